@@ -1,0 +1,54 @@
+# Everything a contributor or CI runs. `make` alone lists the targets.
+#
+# Needs GNU make, bash and Python 3.11 or newer; the rest is installed into .venv/ (deploy/bootstrap.sh).
+# `make test` and `make demo` run a real Slurm cluster on this machine: they install Debian's Slurm packages when
+# missing, saying so, and ask for root only then.
+
+BIN := .venv/bin
+STAMP := .venv/.relight-stamp
+
+FAULT ?= crash
+ARGS ?=
+# Whether `make test` installs PyTorch: no, cheap (only a build without CUDA) or yes. Rule: deploy/bootstrap.sh.
+TORCH ?= no
+
+.DEFAULT_GOAL := help
+.PHONY: help setup check test test-fast demo bench clean FORCE
+
+help: ## List the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do \
+	  printf '  make %-10s %s\n' "$$name" "$$text"; done
+
+setup: $(STAMP) ## Create or renew .venv/ (quick when nothing changed)
+
+# The stamp holds the folder it was made in: scripts of an environment that was moved point to the old place.
+ifneq ($(shell test -x $(BIN)/python && cat $(STAMP) 2>/dev/null),$(CURDIR))
+$(STAMP): FORCE
+endif
+$(STAMP): pyproject.toml constraints.txt deploy/bootstrap.sh
+	@deploy/bootstrap.sh venv
+
+check: setup ## Lint, format, types, and which folder imports which
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: setup ## All tests, on a real Slurm cluster and a real Temporal server (ARGS="-k name" to choose)
+	@deploy/bootstrap.sh torch $(TORCH)
+	$(BIN)/python -m relight.lab.packages install --accounting --production
+	$(BIN)/python -m pytest $(ARGS)
+
+test-fast: setup ## Tests that need neither Slurm nor minutes
+	$(BIN)/python -m pytest -m "not system and not slow" $(ARGS)
+
+# exec: Ctrl-C and SIGTERM reach the demo itself, which takes its cluster down before it ends.
+demo: setup ## Watch a job fail and recover: FAULT=crash|gpu|hang|node|bug, ARGS=--exit to end by itself
+	@exec $(BIN)/relight lab demo --fault $(FAULT) $(ARGS)
+
+bench: setup ## Measure time to detect, diagnose and recover
+	@exec $(BIN)/relight lab bench $(ARGS)
+
+clean: ## Remove .venv/, caches and build outputs (ledgers and lab clusters stay)
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,194 @@
+"""Follows the outputs of running attempts: how far training has come, and whether it has fallen silent."""
+
+import asyncio
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from temporalio import activity
+
+from relight.activities import contracts as c
+from relight.activities.site import Site, poll
+from relight.attribution.progress import StepMark, parse_step
+from relight.clients.logs import Chunk, Cursor, LogError, LogNotFoundError
+from relight.clients.slurm import SlurmError
+from relight.domain.attempts import Attempt, AttemptKey, LogPosition, Progress, progress_cursor
+from relight.domain.ledger import Change, RowKind
+from relight.domain.progress import MIN_GAPS, CpuSample, Rhythm, cpu_rate, hang_detection, silence_limit, with_arrival
+
+PERIOD = timedelta(seconds=0.5)
+AT_ONCE = 16
+"""Files read at the same time."""
+CATCH_UP = 64 << 20
+"""A longer output met for the first time is followed from near its end."""
+BASELINE_OVER = timedelta(seconds=10)
+BASELINE_LASTS = timedelta(minutes=5)
+SUSPICION = 0.6
+"""Share of the silence limit after which the CPU time is sampled, to have something to compare with at the limit."""
+
+
+@dataclass
+class Following:
+    """One attempt being followed; bounded in memory whatever its output."""
+
+    attempt: Attempt
+    progress: Progress
+    stepping: bool
+    """Whether this job is known to print steps, from this attempt or an earlier one."""
+    rhythm: Rhythm = field(default_factory=Rhythm)
+    arrival: datetime | None = None
+    baseline: float | None = None
+    baseline_from: CpuSample | None = None
+    suspected_from: CpuSample | None = None
+    blind: bool = False
+    more: bool = False
+
+
+class Follow:
+    """Follows the outputs of a cluster's running attempts."""
+
+    def __init__(self, site: Site) -> None:
+        """Bind to a cluster."""
+        self._site = site
+        self._gate = asyncio.Semaphore(AT_ONCE)
+
+    @activity.defn(name=c.FOLLOW_LOGS.name)
+    async def follow_logs(self, arg: c.WatchInput) -> c.Nothing:
+        """Read what is new, write down how far each attempt is, report silence that lasts too long."""
+        followed: dict[AttemptKey, Following] = {}
+        until = self._site.clock() + arg.run_for
+        generation = 0
+        while self._site.clock() < until:
+            generation += 1
+            await self._round(followed)
+            await poll(self._site, PERIOD, generation)
+        return c.Nothing()
+
+    async def _round(self, followed: dict[AttemptKey, Following]) -> None:
+        running = {s.attempt.key: s.attempt for s in await self._site.ledger.running_attempts(self._site.cluster)}
+        for key in running.keys() - followed.keys():
+            followed[key] = await self._begin(running[key])
+        # An attempt that has ended is read once more: its last lines may only now be visible.
+        moved = await asyncio.gather(*(self._read(each) for each in followed.values()))
+        cursors = {
+            progress_cursor(each.attempt.key): each.progress.model_dump(mode="json")
+            for each, changed in zip(followed.values(), moved, strict=True)
+            if changed
+        }
+        if cursors:
+            await self._site.ledger.commit(Change(cursors=cursors))
+        for key in list(followed):
+            if key in running:
+                await self._check_silence(followed[key])
+            elif not followed[key].more:
+                del followed[key]
+
+    async def _begin(self, attempt: Attempt) -> Following:
+        """Go on where an earlier follower stood, or where the job's last attempt ended in the same file."""
+        known = await self._site.ledger.cursor(progress_cursor(attempt.key))
+        states = await self._site.ledger.attempts_of_job(self._site.cluster, attempt.key.job_id, limit=5)
+        older = [s.attempt.key for s in states if s.attempt.key.submit_time < attempt.key.submit_time]
+        last = await self._site.progress(older[0]) if older else Progress()
+        if known:
+            progress = Progress.model_validate(known)
+        else:
+            files = {path: p.model_copy(update={"start": p.offset}) for path, p in last.files.items()}
+            progress = Progress(files=files)
+        stepping = progress.last_step is not None or last.last_step is not None
+        return Following(attempt=attempt, progress=progress, stepping=stepping, arrival=self._site.clock())
+
+    async def _read(self, each: Following) -> bool:
+        """Read what is new in all of the attempt's outputs; True when its progress changed."""
+        before = each.progress
+        each.more = False
+        for path in each.attempt.outputs:
+            async with self._gate:
+                try:
+                    chunk = await self._site.logs.read_new(path, await self._cursor(each, path))
+                except LogNotFoundError:
+                    continue
+                except LogError as error:
+                    await self._is_blind(each, error)
+                    continue
+            each.blind = False
+            self._take(each, path, chunk)
+        return each.progress != before
+
+    async def _cursor(self, each: Following, path: str) -> Cursor | None:
+        position = each.progress.files.get(path)
+        if position:
+            return Cursor(inode=position.inode, offset=position.offset)
+        return None if await self._site.logs.size(path) > CATCH_UP else Cursor()
+
+    def _take(self, each: Following, path: str, chunk: Chunk) -> None:
+        old = each.progress.files.get(path)
+        start = 0 if chunk.restarted or old is None else old.start
+        position = LogPosition(inode=chunk.cursor.inode, offset=chunk.cursor.offset, start=start)
+        each.progress = each.progress.model_copy(update={"files": {**each.progress.files, path: position}})
+        each.more = each.more or chunk.more
+        marks = [mark for mark in map(parse_step, chunk.lines) if mark]
+        if marks:
+            self._stepped(each, marks)
+
+    def _stepped(self, each: Following, marks: list[StepMark]) -> None:
+        now = self._site.clock()
+        last = marks[-1]
+        old = each.progress.last_step
+        if old is not None and each.arrival is not None:
+            gap = (now - each.arrival).total_seconds()
+            each.rhythm = with_arrival(each.rhythm, gap, last.step - old, last.seconds)
+        each.arrival = now
+        each.stepping = True
+        each.suspected_from = None
+        update = {"last_step": last.step, "last_step_at": now, "step_seconds": each.rhythm.step_seconds}
+        each.progress = each.progress.model_copy(update=update)
+
+    async def _check_silence(self, each: Following) -> None:
+        """Report a hang when the silence is longer than the job's own rhythm explains."""
+        now = self._site.clock()
+        if each.blind or not each.stepping or each.arrival is None:
+            return
+        stepped = each.progress.last_step is not None
+        limit = silence_limit(each.rhythm, self._site.policy.hang, stepped=stepped)
+        silent = now - each.arrival
+        if silent < SUSPICION * limit:
+            await self._keep_baseline(each, now)
+            return
+        if each.suspected_from is None:
+            each.suspected_from = await self._sample(each, now)
+        if silent < limit:
+            return
+        recent = cpu_rate(each.suspected_from, await self._sample(each, now))
+        detection = hang_detection(
+            each.attempt, each.progress.last_step, silent, limit, baseline=each.baseline, recent=recent, now=now
+        )
+        body = {"detection": detection.model_dump(mode="json")}
+        entry = self._site.entry(f"{detection.id}/detected", RowKind.DETECTED, body, each.attempt)
+        if not await self._site.ledger.has(entry.id):
+            await self._site.ledger.commit(Change(entries=(entry,), detections=(detection,)))
+
+    async def _keep_baseline(self, each: Following, now: datetime) -> None:
+        """Know the job's ordinary CPU use, so that its falling away can be told."""
+        if len(each.rhythm.gaps) < MIN_GAPS:
+            return
+        start = each.baseline_from
+        if start is None or now - start.at > BASELINE_LASTS:
+            each.baseline_from = await self._sample(each, now)
+        elif each.baseline is None and now - start.at > BASELINE_OVER:
+            each.baseline = cpu_rate(start, await self._sample(each, now))
+
+    async def _sample(self, each: Following, now: datetime) -> CpuSample | None:
+        try:
+            used = await self._site.slurm.cpu_time(each.attempt.key.job_id)
+        except SlurmError:
+            return None
+        return None if used is None else CpuSample(at=now, used=used)
+
+    async def _is_blind(self, each: Following, error: LogError) -> None:
+        """Say once that this attempt's output cannot be read: without it neither hang nor progress is seen."""
+        if each.blind:
+            return
+        each.blind = True
+        activity.logger.warning("cannot follow job %d: %s", each.attempt.key.job_id, error)
+        entry_id = f"blind/{each.attempt.key}/log/{self._site.clock().isoformat()}"
+        entry = self._site.entry(entry_id, RowKind.BLIND, {"what": "log", "why": str(error)[:500]}, each.attempt)
+        await self._site.ledger.commit(Change(entries=(entry,)))

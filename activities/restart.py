@@ -1,0 +1,349 @@
+"""Activities that get a job going again, one effect each: durable intent, fresh look, write, look again, outcome."""
+
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from temporalio import activity
+
+from relight.activities import contracts as c
+from relight.activities.mutations import Mutation
+from relight.activities.records import row, save
+from relight.activities.site import Site, poll
+from relight.clients.logs import LogError
+from relight.clients.slurm import AmbiguousWriteError, RefusedError
+from relight.domain.attempts import Attempt, attempt_key
+from relight.domain.confirmation import moved_since
+from relight.domain.evidence import Interruption
+from relight.domain.incidents import Outcome, Phase
+from relight.domain.ledger import Change, RowKind
+from relight.domain.policy import requeued
+from relight.domain.slurm import JobFlag, JobRecord, JobState
+from relight.domain.watching import alive
+
+LOOK_AGAIN = timedelta(seconds=0.25)
+LOOK_SLOWLY = timedelta(seconds=2)
+READ_BACK_WITHIN = timedelta(seconds=20)
+AFTER_REQUEUE = timedelta(seconds=2)
+"""A start time set in the same second as the requeue can end the job as FAILED (seen): wait this long."""
+STUCK_MARGIN = timedelta(seconds=30)
+
+
+class ReadBackError(Exception):
+    """What was written could not be read back in time; trying again looks first."""
+
+
+class Restart:
+    """Acts on one job of a cluster."""
+
+    def __init__(self, site: Site) -> None:
+        """Bind to a cluster."""
+        self._site = site
+
+    async def _attempt(self, ref: c.IncidentRef) -> Attempt:
+        state = await self._site.known(ref.attempt)
+        if state is None:
+            raise ValueError("Relight never saw this attempt running")
+        return state.attempt
+
+    def _done(self, text: str, outcome: Outcome | None = None) -> c.Done:
+        return c.Done(text=text, outcome=outcome, at=self._site.clock())
+
+    def _mutation(self, ref: c.IncidentRef, step: str) -> Mutation:
+        return Mutation(self._site.ledger, self._site.clock, ref, step)
+
+    @activity.defn(name=c.KEEP_OUTPUTS.name)
+    async def keep_outputs(self, arg: c.ActInput) -> c.Done:
+        """Copy head and tail of the attempt's outputs: requeue truncates them, and a hard link too (seen)."""
+        attempt = await self._attempt(arg.incident)
+        folder = self._site.kept / str(attempt.key.job_id) / arg.incident.id
+        kept, lost = [], []
+        for path in attempt.outputs:
+            try:
+                kept.append(await self._site.logs.keep(path, str(folder)))
+            except LogError as error:
+                lost.append(f"{Path(path).name}: {error}")
+        done = self._done(f"kept {len(kept)} in {folder}" + (f"; not kept: {'; '.join(lost)}" if lost else ""))
+        entry = row(self._site, arg.incident, "keep", RowKind.OUTPUTS_KEPT, {"kept": kept, "not_kept": lost})
+        await self._site.ledger.commit(Change(entries=(entry,)))
+        return done
+
+    # --- requeue ---
+
+    @activity.defn(name=c.REQUEUE.name)
+    async def requeue(self, arg: c.ActInput) -> c.Done:
+        """Queue the job again, if the attempt is still the one that was diagnosed and nobody else acted."""
+        attempt = await self._attempt(arg.incident)
+        mutation = self._mutation(arg.incident, "requeue")
+        done, meant = await mutation.before()
+        if done:
+            return done
+        record = await self._site.record(attempt.key.job_id)
+        stop = await self._must_not_requeue(attempt, record, arg, meant=meant)
+        if stop:
+            return await mutation.effect(stop)
+        if record is None or not requeued(attempt, record):
+            what = {"what": "requeue", "job": attempt.key.job_id, "plan": arg.plan.digest}
+            await mutation.intend(what)
+            await self._write_requeue(attempt.key.job_id)
+        record = await self._await_requeued(attempt)
+        text = f"Slurm shows restart {record.restarts}, {record.state}"
+        return await mutation.effect(self._done(text))
+
+    async def _write_requeue(self, job_id: int) -> None:
+        try:
+            await self._site.slurm.requeue(job_id)
+        except AmbiguousWriteError:
+            return  # the read-back tells; if nothing has changed by then, the next try looks first
+        except RefusedError as error:
+            # Slurm refuses to requeue a job that is pending already: then somebody was faster, and we look.
+            activity.logger.info("requeue of job %d refused: %s", job_id, error)
+
+    async def _must_not_requeue(
+        self, attempt: Attempt, record: JobRecord | None, arg: c.ActInput, *, meant: bool
+    ) -> c.Done | None:
+        """Why the requeue must not be written now: the last look before it."""
+        if record is None:
+            return self._done("Slurm no longer knows the job", Outcome.EXPIRED)
+        if requeued(attempt, record):
+            text = "somebody else queued the job again meanwhile"
+            return None if meant else self._done(text, Outcome.OVERRIDDEN)
+        if record.state in {JobState.CANCELLED, JobState.COMPLETED, JobState.PREEMPTED}:
+            return self._done(f"the job is {record.state} now", Outcome.OVERRIDDEN)
+        if arg.detection.kind is Interruption.HANG:
+            progress = await self._site.progress(attempt.key)
+            if moved_since(arg.detection, progress):
+                return self._done(f"training moved on to step {progress.last_step}", Outcome.NOT_CONFIRMED)
+        elif alive(attempt.key, record):
+            return self._done("the attempt is running", Outcome.NOT_CONFIRMED)
+        return None
+
+    async def _await_requeued(self, attempt: Attempt) -> JobRecord:
+        """The record once Slurm's own mark of the requeue shows: SubmitTime moved, or the restart count grew."""
+        until = self._site.clock() + READ_BACK_WITHIN
+        while True:
+            record = await self._site.record(attempt.key.job_id)
+            if record and requeued(attempt, record):
+                return record
+            if self._site.clock() > until:
+                raise ReadBackError(f"job {attempt.key.job_id} does not show the requeue")
+            await self._site.sleep(LOOK_AGAIN.total_seconds())
+
+    # --- exclusions and start time ---
+
+    @activity.defn(name=c.EXCLUDE.name)
+    async def exclude(self, arg: c.ExcludeInput) -> c.Done:
+        """Merge our nodes into the user's own ExcNodeList, or take ours back."""
+        attempt = await self._attempt(arg.incident)
+        verb = "allow" if arg.take_back else "exclude"
+        mutation = self._mutation(arg.incident, f"{verb}-{','.join(arg.nodes)}"[:120])
+        done, _meant = await mutation.before()
+        if done:
+            return done
+        record = await self._site.record(attempt.key.job_id)
+        if record is None:
+            return await mutation.effect(self._done("Slurm no longer knows the job", Outcome.EXPIRED))
+        if record.running:
+            return await mutation.effect(self._done("the job runs already: exclusions cannot be changed"))
+        users_own = set(attempt.record.excluded_nodes)
+        now = set(record.excluded_nodes)
+        wanted = now - (set(arg.nodes) - users_own) if arg.take_back else now | set(arg.nodes)
+        if wanted != now:
+            await mutation.intend({"what": verb, "job": record.job_id, "nodes": sorted(arg.nodes)})
+            await self._site.slurm.exclude(record.job_id, tuple(sorted(wanted)))
+            record = await self._site.slurm.job(record.job_id)
+        if set(record.excluded_nodes) != wanted:
+            raise ReadBackError(f"ExcNodeList reads {record.excluded_nodes}, not {sorted(wanted)}")
+        return await mutation.effect(self._done(f"ExcNodeList={','.join(sorted(wanted))}"))
+
+    @activity.defn(name=c.AWAIT_ENDED.name)
+    async def await_ended(self, arg: c.AwaitEndedInput) -> c.Ended:
+        """Wait until COMPLETING is gone and the requeue is old enough for a start time to hold."""
+        attempt = await self._attempt(arg.incident)
+        facts = await self._site.slurm.facts()
+        started = self._site.clock()
+        ready = (arg.requeued_at or started) + (AFTER_REQUEUE if arg.requeued_at else timedelta(0))
+        limit = facts.kill_wait + facts.unkillable_step_timeout + STUCK_MARGIN
+        told = False
+        while True:
+            record = await self._site.record(attempt.key.job_id)
+            if record is None:
+                return self._ended(started, "Slurm no longer knows the job", Outcome.EXPIRED)
+            if record.state is JobState.CANCELLED:
+                return self._ended(started, "the job was cancelled", Outcome.OVERRIDDEN)
+            if not record.completing and requeued(attempt, record):
+                break
+            if not told and self._site.clock() - started > limit:
+                told = await self._say_stuck(arg.incident, attempt)
+            await poll(self._site, LOOK_AGAIN)
+        completing = self._site.clock() - started
+        wait = (ready - self._site.clock()).total_seconds()
+        if wait > 0:
+            await self._site.sleep(wait)
+        return c.Ended(completing=completing, text=f"the old attempt ended after {completing.total_seconds():.1f} s")
+
+    def _ended(self, started: datetime, text: str, outcome: Outcome) -> c.Ended:
+        return c.Ended(completing=self._site.clock() - started, outcome=outcome, text=text)
+
+    async def _say_stuck(self, ref: c.IncidentRef, attempt: Attempt) -> bool:
+        """COMPLETING past all limits is a state of its own: name the nodes, propose `down`, go on waiting."""
+        nodes = await self._site.slurm.nodes()
+        stuck = [n.name for n in nodes if n.name in attempt.record.nodes and "COMPLETING" in n.flags]
+        text = f"still completing on {', '.join(stuck) or 'unknown nodes'}: a person may set them down"
+        entry = row(self._site, ref, "stuck", RowKind.NOTE, {"text": text, "nodes": stuck})
+        await self._site.ledger.commit(Change(entries=(entry,)))
+        return True
+
+    @activity.defn(name=c.START.name)
+    async def start(self, arg: c.ActInput) -> c.Done:
+        """Set StartTime=now, so that the job need not wait out Slurm's begin delay (121 s by default)."""
+        attempt = await self._attempt(arg.incident)
+        mutation = self._mutation(arg.incident, "start")
+        done, meant = await mutation.before()
+        if done:
+            return done
+        until = self._site.clock() + READ_BACK_WITHIN
+        while True:
+            record = await self._site.record(attempt.key.job_id)
+            stop = self._start_is_moot(record)
+            if stop:
+                return await mutation.effect(stop)
+            if not meant:
+                await mutation.intend({"what": "start", "job": attempt.key.job_id})
+                meant = True
+            await self._write_start(attempt.key.job_id)
+            if await self._begin_delay_gone(attempt.key.job_id):
+                return await mutation.effect(self._done("Slurm may start it at once"))
+            if self._site.clock() > until:
+                # Slurm's own begin delay starts the job all the same: that is the dead man's switch.
+                return await mutation.effect(self._done("Slurm keeps its begin delay; the job starts by itself"))
+
+    def _start_is_moot(self, record: JobRecord | None) -> c.Done | None:
+        if record is None:
+            return self._done("Slurm no longer knows the job", Outcome.EXPIRED)
+        if record.state is JobState.RUNNING:
+            return self._done("the job runs already")
+        if record.state is not JobState.PENDING:
+            return self._done(f"the job is {record.state} now", Outcome.OVERRIDDEN)
+        if "held" in record.reason.lower() or JobFlag.REQUEUE_HOLD in record.flags:
+            return self._done(f"the job is held ({record.reason}): whoever held it releases it", Outcome.OVERRIDDEN)
+        return None
+
+    async def _write_start(self, job_id: int) -> None:
+        try:
+            await self._site.slurm.start_now(job_id)
+        except (AmbiguousWriteError, RefusedError) as error:
+            activity.logger.info("StartTime of job %d: %s", job_id, error)
+
+    async def _begin_delay_gone(self, job_id: int) -> bool:
+        """Look until Slurm's next scheduling pass, 2 s at most: an Epilog that ends just now sets the delay anew."""
+        until = self._site.clock() + LOOK_SLOWLY
+        while self._site.clock() < until:
+            record = await self._site.record(job_id)
+            if record is None or record.state is not JobState.PENDING or record.reason != "BeginTime":
+                return True
+            await self._site.sleep(LOOK_AGAIN.total_seconds())
+        return False
+
+    @activity.defn(name=c.CANCEL.name)
+    async def cancel(self, arg: c.ActInput) -> c.Done:
+        """End an attempt that still runs and that a retry would not help."""
+        attempt = await self._attempt(arg.incident)
+        mutation = self._mutation(arg.incident, "cancel")
+        done, meant = await mutation.before()
+        if done:
+            return done
+        record = await self._site.record(attempt.key.job_id)
+        if record is None or not alive(attempt.key, record):
+            state = record.state if record else "no longer known"
+            return await mutation.effect(self._done(f"nothing to cancel: the job is {state}"))
+        if not meant:
+            await mutation.intend({"what": "cancel", "job": record.job_id})
+        await self._site.slurm.cancel(record.job_id)
+        until = self._site.clock() + READ_BACK_WITHIN
+        while record is not None and alive(attempt.key, record):
+            if self._site.clock() > until:
+                raise ReadBackError(f"job {attempt.key.job_id} still runs after scancel")
+            await self._site.sleep(LOOK_AGAIN.total_seconds())
+            record = await self._site.record(attempt.key.job_id)
+        return await mutation.effect(self._done("cancelled"))
+
+    # --- verify ---
+
+    @activity.defn(name=c.AWAIT_RUNNING.name)
+    async def await_running(self, arg: c.AwaitRunningInput) -> c.Running:
+        """Wait for the next attempt, however long the queue is."""
+        attempt = await self._attempt(arg.incident)
+        looks = 0
+        while True:
+            record = await self._site.record(attempt.key.job_id)
+            running = await self._running(attempt, record, arg)
+            if running:
+                return running
+            looks += 1
+            await poll(self._site, LOOK_AGAIN if looks < 240 else LOOK_SLOWLY, looks)  # noqa: PLR2004 - a minute
+
+    async def _running(self, attempt: Attempt, record: JobRecord | None, arg: c.AwaitRunningInput) -> c.Running | None:
+        now = self._site.clock()
+        if record is None:
+            return c.Running(at=now, outcome=Outcome.FAILED, text="Slurm no longer knows the job")
+        if record.submit_time > attempt.key.submit_time and record.running:
+            key = attempt_key(self._site.cluster, record)
+            text = f"running again on {','.join(record.nodes[:8])} (restart {record.restarts})"
+            at = record.start_time if record.start_time and record.start_time > now else now
+            await self._verified(arg.incident, "running", {"attempt": str(key), "nodes": list(record.nodes[:64])})
+            return c.Running(attempt=key, nodes=record.nodes[:64], at=at, text=text)
+        if record.state in {JobState.CANCELLED, JobState.COMPLETED}:
+            return c.Running(at=now, outcome=Outcome.OVERRIDDEN, text=f"the job is {record.state} now")
+        if record.state is JobState.PENDING and record.reason.startswith("BadConstraints") and arg.exclude:
+            return c.Running(at=now, too_few_nodes=True, text="BadConstraints: our exclusion leaves too few nodes")
+        newer = await self._newer_attempt(attempt)
+        if newer:
+            return c.Running(attempt=newer.key, nodes=newer.record.nodes[:64], at=now, text="ran again meanwhile")
+        return None
+
+    async def _newer_attempt(self, attempt: Attempt) -> Attempt | None:
+        """A later attempt that the watchers saw; it may have ended again between two of our looks."""
+        states = await self._site.ledger.attempts_of_job(self._site.cluster, attempt.key.job_id, limit=5)
+        newer = [s.attempt for s in states if s.attempt.key.submit_time > attempt.key.submit_time]
+        return newer[-1] if newer else None
+
+    @activity.defn(name=c.AWAIT_PROGRESS.name)
+    async def await_progress(self, arg: c.AwaitProgressInput) -> c.Proof:
+        """Wait for a step beyond the failed one: nothing less counts as recovered."""
+        while True:
+            progress = await self._site.progress(arg.next_attempt)
+            past = arg.failed_step if arg.failed_step is not None else -1
+            if progress.last_step is not None and progress.last_step > past:
+                text = f"step {progress.last_step}, past " + (f"step {past}" if past >= 0 else "the failure")
+                proof = c.Proof(moved=True, step=progress.last_step, at=progress.last_step_at or self._now(), text=text)
+                await self._verified(arg.incident, "progress", proof.model_dump(mode="json"))
+                return proof
+            stop = await self._no_progress(arg, past)
+            if stop:
+                return stop
+            if self._now() > arg.until:
+                return c.Proof(
+                    moved=False, at=self._now(), text=f"no step beyond {past} until {arg.until:%H:%M:%S} UTC"
+                )
+            await poll(self._site, LOOK_AGAIN * 2)
+
+    def _now(self) -> datetime:
+        return self._site.clock()
+
+    async def _no_progress(self, arg: c.AwaitProgressInput, past: int) -> c.Proof | None:
+        record = await self._site.record(arg.next_attempt.job_id)
+        if record is not None and (alive(arg.next_attempt, record) or record.state is JobState.UNKNOWN):
+            return None
+        # One more look: its last lines may have become visible only now that it has ended.
+        last = (await self._site.progress(arg.next_attempt)).last_step
+        if last is not None and last > past:
+            return None
+        if record is not None and record.state is JobState.CANCELLED:
+            return c.Proof(moved=False, at=self._now(), outcome=Outcome.OVERRIDDEN, text="the job was cancelled")
+        if record is not None and record.state is JobState.COMPLETED:
+            return c.Proof(moved=True, step=last, at=self._now(), text="the job completed")
+        state = record.state if record else "no longer known to Slurm"
+        return c.Proof(moved=False, step=last, at=self._now(), text=f"the new attempt is {state} without passing it")
+
+    async def _verified(self, ref: c.IncidentRef, what: str, body: dict[str, object]) -> None:
+        await save(self._site, ref, f"verified-{what}", RowKind.VERIFIED, {"what": what, **body}, phase=Phase.VERIFYING)

@@ -1,0 +1,85 @@
+"""What every activity of a cluster works with: the clients, the policy in force, a clock."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from temporalio import activity
+
+from relight.clients.kernel_logs import KernelLogs
+from relight.clients.ledger import Ledger
+from relight.clients.logs import Logs
+from relight.clients.slurm import JobNotFoundError, NodeControl, Slurm
+from relight.domain.attempts import Attempt, AttemptKey, AttemptState, Progress, progress_cursor
+from relight.domain.ledger import Entry, RowKind
+from relight.domain.policy import Hand, Policy, requeued, whose_hand
+from relight.domain.slurm import JobRecord, NodeRecord
+
+
+@dataclass(frozen=True)
+class Site:
+    """One cluster, as its controller worker sees it."""
+
+    cluster: str
+    slurm: Slurm
+    nodes: NodeControl
+    ledger: Ledger
+    logs: Logs
+    kernel_logs: KernelLogs
+    policy: Policy
+    clock: Callable[[], datetime]
+    sleep: Callable[[float], Awaitable[None]]
+    kept: Path
+    """Folder for the outputs of failed attempts."""
+    catalogue: tuple[Path, ...] = ()
+    approval_key: Path | None = None
+
+    async def record(self, job_id: int) -> JobRecord | None:
+        """The job as slurmctld shows it now, or None when it does not (or no longer) know it."""
+        try:
+            return await self.slurm.job(job_id)
+        except JobNotFoundError:
+            return None
+
+    async def known(self, key: AttemptKey) -> AttemptState | None:
+        """What the ledger knows of the attempt."""
+        return await self.ledger.attempt(key)
+
+    async def progress(self, key: AttemptKey) -> Progress:
+        """How far the attempt's training has come."""
+        value = await self.ledger.cursor(progress_cursor(key))
+        return Progress.model_validate(value) if value else Progress()
+
+    async def hand(
+        self, attempt: Attempt, record: JobRecord, nodes: tuple[NodeRecord, ...] | None = None
+    ) -> tuple[Hand, tuple[NodeRecord, ...]]:
+        """Who queued the attempt again, and the nodes as read for that question."""
+        if not requeued(attempt, record):
+            return Hand.NOBODY, nodes or ()
+        fresh = nodes if nodes is not None else await self.slurm.nodes()
+        return whose_hand(attempt, record, fresh, ours=await self.meant_to_requeue(attempt.key)), fresh
+
+    async def meant_to_requeue(self, key: AttemptKey) -> bool:
+        """True when the ledger holds our intent to requeue this attempt."""
+        rows = await self.ledger.rows(attempt=str(key), kind=RowKind.INTENT)
+        return any(row.body.get("what") == "requeue" for row in rows)
+
+    def entry(self, entry_id: str, kind: RowKind, body: dict[str, Any], attempt: Attempt | None = None) -> Entry:
+        """A ledger row that belongs to no incident."""
+        return Entry(
+            id=entry_id,
+            kind=kind,
+            at=self.clock(),
+            cluster=self.cluster,
+            attempt=str(attempt.key) if attempt else "",
+            lineage=attempt.lineage if attempt else "",
+            body=body,
+        )
+
+
+async def poll(site: Site, every: timedelta, beat: object = None) -> None:
+    """Beat, then wait until the next look. A beat carries a number at most, never state."""
+    activity.heartbeat(beat) if beat is not None else activity.heartbeat()
+    await site.sleep(every.total_seconds())

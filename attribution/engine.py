@@ -1,0 +1,129 @@
+"""The diagnosis: bytes and evidence in, ranked hypotheses out. No server, no language model, no clock."""
+
+from collections.abc import Sequence
+
+from relight.attribution import scheduler
+from relight.attribution.catalogue import Catalogue, load
+from relight.attribution.facts import Facts, gather
+from relight.attribution.history import with_history
+from relight.attribution.numerics import loss_jump
+from relight.attribution.reading import LogScan, read_log
+from relight.attribution.scanner import Scanner
+from relight.attribution.search import Candidate, ranked
+from relight.attribution.sources import Context, LogSource
+from relight.attribution.verdicts import hypothesis
+from relight.domain.diagnosis import Action, Category, Diagnosis, Hypothesis
+from relight.domain.evidence import Interruption
+
+MOST_HYPOTHESES = 6
+LIKELY = 0.25
+"""A log's candidate below this does not stand against a hang that nothing explains."""
+
+
+def diagnose(
+    sources: Sequence[LogSource],
+    context: Context | None = None,
+    catalogue: Catalogue | None = None,
+) -> Diagnosis:
+    """Find the cause of an interruption.
+
+    Reads each source once, in bounded memory. A source that cannot be read or is empty is listed in
+    `Diagnosis.unreadable`. Job logs may classify and name nodes to be left out of this job's retry;
+    `Hypothesis.drain_nodes` is filled from kernel logs within the window and from slurmctld only.
+    """
+    catalogue = catalogue or load()
+    scanner = Scanner(catalogue)
+    scans = [read_log(source, scanner) for source in sources]
+    return conclude(scans, context or Context(), catalogue)
+
+
+def conclude(scans: Sequence[LogScan], context: Context, catalogue: Catalogue) -> Diagnosis:
+    """The diagnosis from logs that have been read."""
+    facts = gather(scans, context)
+    candidates = ranked(facts, catalogue)
+    told = list(scheduler.hypotheses(facts, catalogue))
+    found = _merge([hypothesis(one, facts) for one in candidates], told, candidates)
+    if not found or not _answers(found[0], candidates):
+        found = [one for one in (loss_jump(facts), _silent_hang(facts)) if one] + found
+    found = found or [_unknown(facts)]
+    found[0] = _do_not_requeue(with_history(found[0], facts), facts)
+    return Diagnosis(
+        hypotheses=tuple(found[:MOST_HYPOTHESES]),
+        echoes=_echoes(facts, catalogue, found[0]),
+        unreadable=tuple(_unreadable(scan) for scan in scans if scan.error or scan.empty),
+        failed_step=facts.last_step,
+    )
+
+
+def _merge(found: list[Hypothesis], told: list[Hypothesis], candidates: Sequence[Candidate]) -> list[Hypothesis]:
+    """What Slurm says, put where its confidence belongs; the same kind from both is one hypothesis."""
+    for said in told:
+        same = next((one for one in found if one.signature == said.signature), None)
+        if same is not None:
+            found.remove(same)
+            said = _joined(said, same)  # noqa: PLW2901
+        tiers = {one.signature.id: one.tier for one in candidates}
+        behind = [one for one in found if tiers.get(one.signature, 0) > 1 and one.confidence > said.confidence]
+        place = max((found.index(one) + 1 for one in behind), default=0)
+        found.insert(place, said)
+    return found
+
+
+def _joined(said: Hypothesis, read: Hypothesis) -> Hypothesis:
+    who = said.implicated if said.implicated.nodes else read.implicated
+    drain = tuple(dict.fromkeys(said.drain_nodes + read.drain_nodes))
+    return said.model_copy(
+        update={"implicated": who, "drain_nodes": drain, "evidence": (said.evidence + read.evidence)[:8]},
+    )
+
+
+def _answers(first: Hypothesis, candidates: Sequence[Candidate]) -> bool:
+    """True when the first hypothesis is more than context or a launcher's teardown."""
+    tier = next((one.tier for one in candidates if one.signature.id == first.signature), 2)
+    return tier > 0 and first.confidence >= LIKELY
+
+
+def _silent_hang(facts: Facts) -> Hypothesis | None:
+    if facts.context.interruption is not Interruption.HANG:
+        return None
+    return Hypothesis(
+        signature="HANG_NO_LOG",
+        category=Category.UNKNOWN,
+        action=Action.RESTART,
+        action_if_it_repeats=Action.STOP,
+        confidence=0.3,
+        summary="Training stopped making progress and no log says why.",
+    )
+
+
+def _unknown(facts: Facts) -> Hypothesis:
+    why = "Nothing in the logs is a known failure"
+    if all(scan.error or scan.empty for scan in facts.scans):
+        unread = any(scan.error for scan in facts.scans)
+        why = "The logs could not be read" if unread else "The logs are empty" if facts.scans else "There is no log"
+    return Hypothesis(
+        signature="UNKNOWN",
+        category=Category.UNKNOWN,
+        action=Action.RESTART,
+        action_if_it_repeats=Action.STOP,
+        confidence=0.1,
+        summary=f"{why}: restart once, stop if it happens again.",
+    )
+
+
+def _do_not_requeue(verdict: Hypothesis, facts: Facts) -> Hypothesis:
+    if facts.context.exit_code != scheduler.DO_NOT_REQUEUE:
+        return verdict
+    summary = f"{verdict.summary} The job itself asks not to be requeued (exit code {scheduler.DO_NOT_REQUEUE})."
+    category = Category.USER_CODE if verdict.category is Category.UNKNOWN else verdict.category
+    stop = {"action": Action.STOP, "action_if_it_repeats": Action.STOP, "category": category, "summary": summary}
+    return verdict.model_copy(update=stop)
+
+
+def _echoes(facts: Facts, catalogue: Catalogue, verdict: Hypothesis) -> int:
+    """Lines of other kinds than the verdict's."""
+    return sum(count for name, count in facts.counts.items() if name in catalogue and name != verdict.signature)
+
+
+def _unreadable(scan: LogScan) -> str:
+    return f"{scan.source.name}: {scan.error or 'empty'}"

@@ -1,0 +1,128 @@
+"""Reads one log into a bounded summary: what was found, by whom, where ranks run, how far training came."""
+
+from collections import Counter, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from relight.attribution.blocks import Block, blocks, printable
+from relight.attribution.origin import speaker
+from relight.attribution.progress import StepMark, parse_step
+from relight.attribution.scanner import ADDRESS, PLACEMENT, PROGRESS, STARTUP, Match, Scanner
+from relight.attribution.sources import LogSource, Seat
+
+KEEP_FIRST, KEEP_LAST = 64, 16
+FEW_STEPS = 3
+"""This many different steps after a failure line say that training went on."""
+SURVEYED = 65_536
+"""Bytes at either end of the newest block with progress that are read for step lines."""
+
+
+class StepLine(NamedTuple):
+    """A step, and where its line stands."""
+
+    block: int
+    offset: int
+    mark: StepMark
+
+
+@dataclass
+class Found:
+    """The lines of one signature in one log: the first, the last, and how many there were."""
+
+    first: list[Match] = field(default_factory=list)
+    last: deque[Match] = field(default_factory=lambda: deque(maxlen=KEEP_LAST))
+    ranks: set[int] = field(default_factory=set)
+    """All ranks that printed it, not only those of the kept lines."""
+
+    def add(self, match: Match) -> None:
+        """Keep the line if it is among the first or the last."""
+        if (rank := speaker(match.text).rank) is not None:
+            self.ranks.add(rank)
+        if len(self.first) < KEEP_FIRST:
+            self.first.append(match)
+        else:
+            self.last.append(match)
+
+    def kept(self) -> Iterator[Match]:
+        """The lines kept, in order."""
+        yield from self.first
+        yield from self.last
+
+
+@dataclass
+class LogScan:
+    """What one log says."""
+
+    source: LogSource
+    found: dict[str, Found] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    """Lines of each signature, the ones not kept as well."""
+    seats: dict[int, Seat] = field(default_factory=dict)
+    addresses: dict[str, str] = field(default_factory=dict)
+    """Node of an address."""
+    startup: bool = False
+    first_step: StepMark | None = None
+    steps: list[StepLine] = field(default_factory=list)
+    """Step lines of the newest stretch with any, in order."""
+    empty: bool = True
+    error: str | None = None
+    """Why it could not be read, or not to its end."""
+
+    def survived(self, match: Match) -> bool:
+        """True when training went on after this line: whatever it says did not end it."""
+        after = {line.mark.step for line in self.steps if (line.block, line.offset) > (match.block, match.offset)}
+        return len(after) >= FEW_STEPS
+
+
+def read_log(source: LogSource, scanner: Scanner) -> LogScan:
+    """Read a log once. Never fails: what cannot be read is told in `error`."""
+    scan = LogScan(source)
+    newest: Block | None = None
+    try:
+        with source.open() as stream:
+            for block in blocks(stream):
+                scan.empty = scan.empty and not block.data.strip()
+                if _read_block(block, scanner, scan):
+                    scan.first_step = scan.first_step or next((line.mark for line in _steps(block)), None)
+                    newest = block
+    except (OSError, ValueError) as error:
+        scan.error = getattr(error, "strerror", None) or str(error)
+    if newest is not None:
+        scan.steps = list(_steps(newest))
+    return scan
+
+
+def _read_block(block: Block, scanner: Scanner, scan: LogScan) -> bool:
+    """Take the block's matches in; true when it holds a step line."""
+    progressed = False
+    for match in scanner.matches(block, scan.counts):
+        if match.signature == PROGRESS:
+            progressed = True
+        elif match.signature == STARTUP:
+            scan.startup = True
+        elif match.signature == PLACEMENT:
+            fields = match.fields
+            scan.seats.setdefault(int(fields["rank"]), Seat(node=fields["node"], gpu=fields.get("gpu")))
+        elif match.signature == ADDRESS:
+            scan.addresses.setdefault(match.fields["address"], match.fields["node"])
+        else:
+            scan.found.setdefault(match.signature, Found()).add(match)
+    return progressed
+
+
+def _steps(block: Block) -> Iterator[StepLine]:
+    data, start = block.data, 0
+    if len(data) > 2 * SURVEYED:
+        yield from _steps_between(block, 0, SURVEYED)
+        start = data.rfind(b"\n", 0, len(data) - SURVEYED) + 1
+    yield from _steps_between(block, start, len(data))
+
+
+def _steps_between(block: Block, start: int, stop: int) -> Iterator[StepLine]:
+    while start < stop:
+        end = block.data.find(b"\n", start, stop)
+        end = stop if end < 0 else end
+        if mark := parse_step(printable(block.data[start : min(end, start + 4096)])):
+            yield StepLine(block.number, start, mark)
+        start = end + 1

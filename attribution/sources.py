@@ -1,0 +1,64 @@
+"""What a diagnosis is made from: logs, and what else is known of the attempt."""
+
+from collections.abc import Callable, Mapping
+from typing import BinaryIO, NamedTuple
+
+from pydantic import AwareDatetime
+
+from relight.domain.base import Value
+from relight.domain.evidence import Interruption, Source
+from relight.domain.slurm import JobState
+
+
+class LogSource(NamedTuple):
+    """A log to read."""
+
+    name: str
+    kind: Source
+    """`Source.JOB_LOG`, or `Source.KERNEL_LOG` for what the platform itself collected on `node`."""
+    node: str | None
+    open: Callable[[], BinaryIO]
+    """Opens it; an OSError becomes an entry of `Diagnosis.unreadable`."""
+
+
+class Seat(Value):
+    """Where a rank runs."""
+
+    node: str
+    gpu: str | None = None
+    """Local index."""
+
+
+class PriorFailure(Value):
+    """An earlier failure of the same job."""
+
+    signature: str
+    failed_step: int | None = None
+    nodes: tuple[str, ...] = ()
+    """Nodes that it implicated."""
+    outcome: str = ""
+
+
+class Context(Value):
+    """What is known besides the logs; everything may be missing."""
+
+    nodes: tuple[str, ...] = ()
+    """Nodes of the allocation."""
+    rank_map: Mapping[int, Seat] = {}
+    state: JobState | None = None
+    """The job's end as slurmctld or accounting tells it."""
+    reason: str = ""
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    lost_nodes: tuple[str, ...] = ()
+    """Nodes that slurmctld calls down or not responding."""
+    interruption: Interruption | None = None
+    interrupted_at: AwareDatetime | None = None
+    """When progress stopped. Without it no kernel line can be placed in time, and none drains a node.
+
+    Stamps without a zone (`dmesg -T`, syslog) are read in this time's zone, those without a year in its year.
+    """
+    history: tuple[PriorFailure, ...] = ()
+    """Earlier failures of the same job, oldest first."""
+    last_step: int | None = None
+    """The newest step that a watcher saw, in this attempt."""

@@ -1,0 +1,119 @@
+"""Hypotheses from candidates: the words, the action, and which nodes may be drained."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from relight.attribution.blame import implicated, on_every_node
+from relight.attribution.catalogue import Blame, Isolates, Signature, When
+from relight.attribution.collectives import suspects
+from relight.attribution.facts import WATCHDOG, Facts, Line
+from relight.attribution.search import Candidate
+from relight.domain.base import clip
+from relight.domain.diagnosis import Action, Category, Hypothesis, Implicated
+
+EVIDENCE_EACH = 8
+FEW_STEPS = 5
+"""A failure up to this step is one of the first steps."""
+MOST_CONFIDENCE = 0.99
+_SOMEWHERE = dict.fromkeys((Category.NODE, Category.NETWORK, Category.STORAGE), "a node that the log does not name")
+
+
+def hypothesis(candidate: Candidate, facts: Facts) -> Hypothesis:
+    """What this candidate says, if it is the cause."""
+    signature, lines = candidate.signature, candidate.lines
+    who = implicated(signature, lines, facts)
+    category, action, repeats = signature.category, signature.action, signature.action_if_it_repeats
+    for variant in signature.variants:
+        if holds(variant.when, lines, facts):
+            category = variant.category or category
+            action = variant.action or action
+            repeats = variant.action_if_it_repeats or (variant.action or repeats)
+            break
+    if signature.if_every_node and on_every_node(who.nodes, facts):
+        action = repeats = signature.if_every_node
+        who = who.model_copy(update={"nodes": ()})
+    if action is Action.STOP and signature.blame is Blame.PEER:
+        who = Implicated()  # a setting is wrong, not the node at the other end
+    if action is Action.RESTART_EXCLUDING_NODE and not who.nodes and len(facts.nodes) == 1:
+        who = who.model_copy(update={"nodes": facts.nodes})
+    return Hypothesis(
+        signature=signature.id,
+        category=category,
+        action=action,
+        action_if_it_repeats=repeats,
+        confidence=min(candidate.weight, MOST_CONFIDENCE),
+        implicated=who,
+        summary=_summary(signature, lines, who, facts),
+        drain_nodes=_drainable(signature, lines, facts),
+        evidence=tuple(line.evidence() for line in lines[:EVIDENCE_EACH]),
+    )
+
+
+def _drainable(signature: Signature, lines: Sequence[Line], facts: Facts) -> tuple[str, ...]:
+    """The trust rule: a node's own kernel log, within the window, for a kind that is allowed to isolate."""
+    if signature.isolates_node is not Isolates.PLATFORM:
+        return ()
+    nodes = dict.fromkeys(line.scan.source.node for line in lines if line.witness)
+    allocated = facts.context.nodes
+    return tuple(node for node in nodes if node and (not allocated or node in allocated))
+
+
+def holds(when: When, lines: Sequence[Line], facts: Facts) -> bool:
+    """True when the circumstance is known to hold."""
+    last, fields = facts.last, [line.match.fields for line in lines]
+    if when is When.AT_START:
+        return facts.at_start
+    if when is When.AFTER_PROGRESS:
+        return facts.ran_before
+    if when is When.AT_END:
+        return last is not None and last.total is not None and last.step >= last.total
+    if when is When.FIRST_COLLECTIVE:
+        return any(each.get("completed") == "-1" for each in fields)
+    if when is When.TOO_MANY_WORKERS:
+        return any("world" in each and int(each["workers"]) > int(each["world"]) for each in fields)
+    step = fields[0].get("step")
+    return facts.at_start or (int(step) if step else FEW_STEPS + 1) <= FEW_STEPS or _early(facts)
+
+
+def _early(facts: Facts) -> bool:
+    earlier = any(prior.failed_step is not None for prior in facts.context.history)
+    return not earlier and facts.last_step is not None and facts.last_step <= FEW_STEPS
+
+
+def _summary(signature: Signature, lines: Sequence[Line], who: Implicated, facts: Facts) -> str:
+    fields: dict[str, str] = {}
+    for line in lines:
+        fields = line.match.fields | fields
+    words: dict[str, Any] = {
+        "where": where(who) or _SOMEWHERE.get(signature.category, "a process that the log does not name"),
+        "peer": ", ".join(who.nodes) or fields.get("peer") or "the other end",
+        "exc": lines[0].match.fields.get("exc", "an error"),
+        "msg": clip(fields.get("msg", "(no message)"), 200),
+        "exit": fields.get("exit", "?"),
+        "missing": "",
+        "when": "",
+    }
+    if signature.blame is Blame.SILENT:
+        words["missing"] = suspects(signature.id, list(lines), facts).sentence
+    if signature.id == WATCHDOG and facts.hang_began:
+        words["when"] = f" (the stall began {facts.hang_began:%H:%M:%S})"
+    text = signature.summary.format_map(words).strip()
+    return text[:1].upper() + text[1:]
+
+
+def where(who: Implicated) -> str:
+    """`rank 5 on node n2 (GPU 1)`, as far as known; empty where nothing is."""
+    parts = []
+    if who.ranks:
+        parts.append(f"rank{'s' * (len(who.ranks) > 1)} {_some([str(rank) for rank in who.ranks])}")
+    if who.nodes:
+        parts.append(f"{'on ' if parts else ''}node{'s' * (len(who.nodes) > 1)} {_some(list(who.nodes))}")
+    if who.gpus:
+        gpu = f"GPU{'s' * (len(who.gpus) > 1)} {_some(list(who.gpus))}"
+        parts.append(f"({gpu})" if parts else gpu)
+    return " ".join(parts)
+
+
+def _some(names: list[str], limit: int = 8) -> str:
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more

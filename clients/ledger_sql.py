@@ -1,0 +1,293 @@
+"""The ledger in an SQL database: SQLite by default, PostgreSQL in production."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from pydantic import ValidationError
+from relight.clients import ledger_schema as db
+from relight.clients.ledger import LedgerCorruptError
+from relight.clients.ledger_chain import Chain, make_key, read_key
+from relight.clients.ledger_rows import Work, read_row, stamp, storable
+from relight.domain.attempts import AttemptKey, AttemptState
+from relight.domain.base import Value
+from relight.domain.evidence import Detection
+from relight.domain.incidents import Incident
+from relight.domain.ledger import ChainReport, Change, Row, RowKind
+from sqlalchemy import (
+    Connection,
+    Engine,
+    RowMapping,
+    Select,
+    StaticPool,
+    Table,
+    delete,
+    func,
+    insert,
+    select,
+    update,
+)
+
+_V = TypeVar("_V", bound=Value)
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_IN_ONE_QUERY = 500
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class SqlLedger:
+    """Implements `Ledger`. Calls are safe from any thread and any number of processes."""
+
+    def __init__(self, engine: Engine, key: bytes, *, clock: Callable[[], datetime] = _now) -> None:
+        self._engine = engine
+        self._chain = Chain(key)
+        self._clock = clock
+        # SQLite's own waiting is by polling and unfair: within one process writers queue here instead.
+        self._write_turn = threading.Lock()
+        # A database in memory is one connection, which has no room for two transactions at a time.
+        single = isinstance(engine.pool, StaticPool)
+        self._read_turn = self._write_turn if single else nullcontext()
+
+    @classmethod
+    def open(cls, url: str, key_file: Path, *, clock: Callable[[], datetime] = _now) -> "SqlLedger":
+        """Open the ledger, with a new schema and a new key file where both are missing; blocks.
+
+        Args:
+            url: such as `sqlite:////var/lib/relight/ledger.db` or `postgresql+psycopg://relight@db/relight`.
+            key_file: the key of the chain; keep it, and a copy of it, away from the database.
+            clock: tells when a detection is marked as delivered.
+
+        Raises:
+            LedgerUnavailableError: when the database does not answer.
+            LedgerCorruptError: when the key file is open to others or does not fit, or the schema is
+                newer than ours.
+        """
+        with db.told():
+            engine = db.connect(url)
+            try:
+                db.prepare(engine)
+                key = _key(engine, key_file)
+                with engine.connect() as connection:
+                    Chain(key).check_key(connection)
+            except BaseException:
+                engine.dispose()
+                raise
+        return cls(engine, key, clock=clock)
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._engine.dispose()
+
+    async def commit(self, change: Change) -> int:
+        """Write a change in one transaction; returns how many entries were new.
+
+        A repeated change writes nothing twice: an entry whose id exists is left as it is.
+        """
+        return await self._run(self._commit, change)
+
+    async def rows(
+        self,
+        *,
+        incident: str | None = None,
+        lineage: str | None = None,
+        attempt: str | None = None,
+        node: str | None = None,
+        kind: RowKind | None = None,
+        after: int = 0,
+        limit: int = 1000,
+    ) -> tuple[Row, ...]:
+        """Rows of the audit trail that fit all that is given, in the order written, with seq > `after`."""
+        table = db.ledger
+        wanted = {"incident": incident, "lineage": lineage, "attempt": attempt, "node": node, "kind": kind}
+        query = select(table).where(table.c.seq > after).order_by(table.c.seq).limit(limit)
+        for name, value in wanted.items():
+            if value is not None:
+                query = query.where(table.c[name] == storable(value))
+        return tuple(read_row(found) for found in await self._run(self._all, query))
+
+    async def has(self, entry_id: str) -> bool:
+        """True when an entry with this id has been written."""
+        query = select(db.ledger.c.seq).where(db.ledger.c.id == storable(entry_id))
+        return bool(await self._run(self._all, query))
+
+    async def cursor(self, name: str) -> dict[str, Any] | None:
+        """Where the watcher of that name stands; None when it never wrote."""
+        query = select(db.cursors.c.value).where(db.cursors.c.name == storable(name))
+        found = await self._run(self._all, query)
+        return dict(json.loads(found[0]["value"])) if found else None
+
+    async def undelivered(self, limit: int = 100) -> tuple[Detection, ...]:
+        """Detections in the outbox not yet delivered, oldest first."""
+        table = db.outbox
+        query = select(table.c.body).where(table.c.delivered_at.is_(None))
+        query = query.order_by(table.c.created_at, table.c.id).limit(limit)
+        return await self._values(Detection, query)
+
+    async def delivered(self, detection_id: str) -> None:
+        """Mark a detection as delivered; a second time changes nothing."""
+        await self._run(self._mark_delivered, detection_id)
+
+    async def attempt(self, key: AttemptKey) -> AttemptState | None:
+        """One attempt; None when it was never seen."""
+        query = select(db.attempts.c.state).where(db.attempts.c.key == storable(str(key)))
+        return _only(await self._values(AttemptState, query))
+
+    async def running_attempts(self, cluster: str) -> tuple[AttemptState, ...]:
+        """Attempts not yet seen ended, in the order first seen."""
+        table = db.attempts
+        query = select(table.c.state).where(table.c.cluster == storable(cluster), table.c.running.is_(True))
+        return await self._values(AttemptState, query.order_by(table.c.seen_at, table.c.key))
+
+    async def attempts_of_job(self, cluster: str, job_id: int, limit: int = 50) -> tuple[AttemptState, ...]:
+        """The attempts of a Slurm job id, newest first (lineages told apart by `attempt.lineage`)."""
+        table = db.attempts
+        query = select(table.c.state).where(table.c.cluster == storable(cluster), table.c.job_id == job_id)
+        # A key ends with its SubmitTime, so that the keys of one job sort by it.
+        return await self._values(AttemptState, query.order_by(table.c.key.desc()).limit(limit))
+
+    async def incident(self, incident_id: str) -> Incident | None:
+        """One incident by its id, or by the beginning of it where that is unambiguous."""
+        table, wanted = db.incidents, storable(incident_id)
+        exact = await self._values(Incident, select(table.c.state).where(table.c.id == wanted))
+        if exact or not wanted:
+            return _only(exact)
+        # Not LIKE: it has wildcards, and SQLite's does not tell upper from lower case.
+        begins = func.substr(table.c.id, 1, len(wanted)) == wanted
+        return _only(await self._values(Incident, select(table.c.state).where(begins).limit(2)))
+
+    async def incidents(
+        self,
+        *,
+        cluster: str | None = None,
+        lineage: str | None = None,
+        attempt: AttemptKey | None = None,
+        open_only: bool = False,
+        limit: int = 50,
+    ) -> tuple[Incident, ...]:
+        """Incidents that fit, newest first."""
+        table = db.incidents
+        query = select(table.c.state).order_by(table.c.opened_at.desc(), table.c.id).limit(limit)
+        wanted = {"cluster": cluster, "lineage": lineage, "attempt": str(attempt) if attempt else None}
+        for name, value in wanted.items():
+            if value is not None:
+                query = query.where(table.c[name] == storable(value))
+        return await self._values(Incident, query.where(table.c.open.is_(True)) if open_only else query)
+
+    async def verify(self, anchor: ChainReport | None = None) -> ChainReport:
+        """Check every row's hash and link.
+
+        Args:
+            anchor: an earlier report that was kept outside the database; the chain must go on from its head.
+        """
+        return await self._run(self._verify, anchor)
+
+    async def _run(self, call: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        """Call in a thread, with the database's errors turned into ours."""
+        return await asyncio.to_thread(_told, partial(call, *args, **kwargs))
+
+    def _commit(self, change: Change) -> int:
+        work = Work(change)
+        if work.empty:
+            return 0
+        with self._writing() as connection:
+            new = self._append(connection, work.entries)
+            _insert_missing(connection, db.outbox, work.detections)
+            _put(connection, db.attempts, work.attempts)
+            _put(connection, db.incidents, work.incidents)
+            _put(connection, db.cursors, work.cursors)
+        return new
+
+    def _append(self, connection: Connection, entries: dict[str, dict[str, str]]) -> int:
+        seq, newest = self._chain.newest(connection)
+        there = _existing(connection, db.ledger.c.id, entries)
+        rows: list[dict[str, Any]] = []
+        for stored in (entry for name, entry in entries.items() if name not in there):
+            seq += 1
+            rows.append(self._chain.link(stored, seq, newest))
+            newest = rows[-1]["hash"]
+        if rows:
+            connection.execute(insert(db.ledger), rows)
+            self._chain.seal(connection, seq, newest)
+        return len(rows)
+
+    def _mark_delivered(self, detection_id: str) -> None:
+        table = db.outbox
+        mark = update(table).where(table.c.id == storable(detection_id), table.c.delivered_at.is_(None))
+        with self._writing() as connection:
+            connection.execute(mark.values(delivered_at=stamp(self._clock())))
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        with self._write_turn, db.writing(self._engine) as connection:
+            yield connection
+
+    def _all(self, query: Select[Any]) -> Sequence[RowMapping]:
+        with self._read_turn, self._engine.connect() as connection:
+            return connection.execute(query).mappings().all()
+
+    def _verify(self, anchor: ChainReport | None) -> ChainReport:
+        with self._read_turn:
+            return self._chain.verify(self._engine, anchor)
+
+    async def _values(self, kind: type[_V], query: Select[Any]) -> tuple[_V, ...]:
+        """What the query's only column holds."""
+        found = await self._run(self._all, query)
+        try:
+            return tuple(kind.model_validate_json(next(iter(row.values()))) for row in found)
+        except ValidationError as e:
+            raise LedgerCorruptError(f"the ledger holds an unreadable {kind.__name__}: {e}") from e
+
+
+def _told(call: Callable[[], _R]) -> _R:
+    with db.told():
+        return call()
+
+
+def _key(engine: Engine, path: Path) -> bytes:
+    found = read_key(path)
+    if found is not None:
+        return found
+    with engine.connect() as connection:
+        started = connection.scalar(select(func.count()).select_from(db.head)) != 0
+    # Looked for once more: another process may have made both between our two looks.
+    if started and not path.exists():
+        raise LedgerCorruptError(f"the ledger has rows, but its key file {path} is missing")
+    return make_key(path)
+
+
+def _existing(connection: Connection, column: Any, names: Iterable[str]) -> set[str]:
+    """Which of the names are there, asked in parts: databases limit the values of one query."""
+    wanted, found = list(names), set[str]()
+    for start in range(0, len(wanted), _IN_ONE_QUERY):
+        part = wanted[start : start + _IN_ONE_QUERY]
+        found.update(connection.scalars(select(column).where(column.in_(part))))
+    return found
+
+
+def _insert_missing(connection: Connection, table: Table, rows: dict[str, dict[str, Any]]) -> None:
+    there = _existing(connection, next(iter(table.primary_key)), rows)
+    missing = [row for name, row in rows.items() if name not in there]
+    if missing:
+        connection.execute(insert(table), missing)
+
+
+def _put(connection: Connection, table: Table, rows: dict[str, dict[str, Any]]) -> None:
+    """Insert or replace by primary key."""
+    key = next(iter(table.primary_key))
+    for name in _existing(connection, key, rows):
+        connection.execute(delete(table).where(key == name))
+    if rows:
+        connection.execute(insert(table), list(rows.values()))
+
+
+def _only(found: tuple[_V, ...]) -> _V | None:
+    return found[0] if len(found) == 1 else None

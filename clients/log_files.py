@@ -1,0 +1,310 @@
+"""Log sources that are plain files, on local or shared file systems."""
+
+import asyncio
+import os
+import re
+import secrets
+import stat
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import NamedTuple, Self, TypeVar
+
+from relight.clients.logs import Chunk, Cursor, LogError, LogNotFoundError, LogUnreadableError
+from relight.domain.base import clip, short_hash
+
+_T = TypeVar("_T")
+MAX_LINE = 4096
+"""Characters kept of a line."""
+MAX_PARTIAL = 1 << 20
+"""Bytes of a line without an end that are waited for."""
+_LOOKED_AT = 4 * MAX_LINE
+_MARK = 64
+_COPY = 1 << 20
+_MAX_STUCK = 32
+
+# Bounded, and stopping at the next escape: a line made of nothing but openings takes linear time.
+_ESCAPES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor movements
+    r"|\x1b\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)"  # OSC: titles, links
+    r"|\x1b[ -/]*[0-Z\\^-~]",
+)
+# All controls but the tab, and those that turn the direction of text around on a person's screen.
+_CONTROLS = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+_STRANGE = re.compile(r"[^A-Za-z0-9._+-]")
+
+
+class Bounded:
+    """Runs file operations in threads of their own and gives up waiting after a while.
+
+    A call into a hung file system cannot be ended from outside: its thread lingers until the system answers (a
+    process per mount, which can be killed, comes later). So that lingering threads do not add up, a folder with
+    one gets no other, and 32 of them stop everything. Not `asyncio.to_thread`: its few threads serve the ledger
+    too, and the interpreter waits for them at its end.
+    """
+
+    def __init__(self, timeout: timedelta) -> None:
+        self._timeout = timeout
+        self._stuck: dict[threading.Event, str] = {}
+        self._lock = threading.Lock()
+
+    async def run(self, path: str, call: Callable[[], _T], *, patience: int = 1) -> _T:
+        """What `call` returns, within the time-out times `patience`.
+
+        Raises:
+            LogError: as `call` does, or turned from its OSError.
+            LogUnreadableError: when it took too long, or an earlier call in the same folder still hangs.
+        """
+        self._refuse_stuck(path)
+        loop, ended = asyncio.get_running_loop(), threading.Event()
+        answer: asyncio.Future[_T] = loop.create_future()
+        threading.Thread(target=self._work, args=(path, call, ended, answer), daemon=True).start()
+        seconds = (self._timeout * patience).total_seconds()
+        try:
+            return await asyncio.wait_for(answer, seconds)
+        except TimeoutError:
+            raise LogUnreadableError(f"{path}: the file system did not answer within {seconds:g} s") from None
+        finally:
+            with self._lock:
+                if not ended.is_set():
+                    self._stuck[ended] = str(Path(path).parent)
+
+    def _refuse_stuck(self, path: str) -> None:
+        with self._lock:
+            if str(Path(path).parent) in self._stuck.values() or len(self._stuck) >= _MAX_STUCK:
+                raise LogUnreadableError(f"{path}: the file system still does not answer")
+
+    def _work(self, path: str, call: Callable[[], _T], ended: threading.Event, answer: "asyncio.Future[_T]") -> None:
+        try:
+            result, error = call(), None
+        except Exception as e:  # noqa: BLE001  it is raised where it is waited for
+            result, error = None, _ours(path, e)
+        with self._lock:
+            ended.set()
+            self._stuck.pop(ended, None)
+
+        def settle() -> None:
+            if answer.done():
+                return
+            if error is not None:
+                answer.set_exception(error)
+            else:
+                answer.set_result(result)  # type: ignore[arg-type]
+
+        with suppress(RuntimeError):  # the loop has ended meanwhile
+            answer.get_loop().call_soon_threadsafe(settle)
+
+
+class LogFiles:
+    """Implements `Logs` for regular files.
+
+    Args:
+        timeout: how long one operation may take; keeping a copy may take twice that.
+        private: folders that are never read from. A user names the file that his job's output goes to, and a
+            link there must not lead to the ledger's key.
+    """
+
+    def __init__(self, *, timeout: timedelta = timedelta(seconds=5), private: tuple[Path, ...] = ()) -> None:
+        self._bounded = Bounded(timeout)
+        self._private = tuple(path.resolve() for path in private)
+
+    async def read_new(self, path: str, cursor: Cursor | None, *, max_bytes: int = 4 << 20) -> Chunk:
+        """Lines added since `cursor`; with None, from the last `max_bytes`; with `Cursor()`, from the start.
+
+        A progress bar that is redrawn with carriage returns yields its newest complete state without waiting
+        for the end of its line; a line of more than 1 MiB comes in pieces.
+        """
+        return await self._bounded.run(path, lambda: self._read_new(path, cursor, max_bytes))
+
+    async def size(self, path: str) -> int:
+        """Size in bytes."""
+
+        def look() -> int:
+            with _Opened(path, self._private) as file:
+                return file.size
+
+        return await self._bounded.run(path, look)
+
+    async def keep(self, path: str, folder: str, *, head: int = 1 << 20, tail: int = 16 << 20) -> str:
+        """Copy the first `head` and last `tail` bytes into `folder`; returns the copy's path.
+
+        The copy is a new file of mode 0600 with a name of its own, in a folder made with 0700, and appears whole
+        or not at all.
+        """
+        given_up = threading.Event()
+
+        def copy() -> str:
+            with _Opened(path, self._private) as file:
+                return _keep(file, path, Path(folder), (head, tail), given_up)
+
+        try:
+            return await self._bounded.run(path, copy, patience=2)
+        finally:
+            given_up.set()
+
+    def _read_new(self, path: str, cursor: Cursor | None, max_bytes: int) -> Chunk:
+        with _Opened(path, self._private) as file:
+            if cursor is None:
+                return _read_end(file, max_bytes)
+            if cursor == Cursor():
+                return _chunk(file, 0, max_bytes, restarted=False)
+            same = cursor.inode == file.inode and cursor.offset <= file.size
+            if same and cursor.mark and _mark(file, cursor.offset) != cursor.mark:
+                same = False
+            return _chunk(file, cursor.offset if same else 0, max_bytes, restarted=not same)
+
+
+class _Opened:
+    """A regular file, open for reading."""
+
+    def __init__(self, path: str, private: tuple[Path, ...]) -> None:
+        self._path, self._private = path, private
+
+    def __enter__(self) -> Self:
+        # Looked at before it is opened: opening a device can do something by itself.
+        self._check(Path(self._path).stat())
+        # Links are followed: logs are often links. Should a FIFO take its place now, O_NONBLOCK returns at once.
+        self._fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        try:
+            found = os.fstat(self._fd)
+            self._check(found)
+            self._check_private()
+        except BaseException:
+            os.close(self._fd)
+            raise
+        self.inode, self.size = found.st_ino, found.st_size
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+    def read(self, offset: int, count: int) -> bytes:
+        """Up to `count` bytes; fewer only at the end of the file."""
+        parts = []
+        while count > 0:
+            part = os.pread(self._fd, min(count, _COPY), offset)
+            if not part:
+                break
+            parts.append(part)
+            offset, count = offset + len(part), count - len(part)
+        return b"".join(parts)
+
+    def _check(self, found: os.stat_result) -> None:
+        if not stat.S_ISREG(found.st_mode):
+            raise LogUnreadableError(f"{self._path}: not a regular file")
+
+    def _check_private(self) -> None:
+        real = Path(f"/proc/self/fd/{self._fd}").resolve() if self._private else Path()
+        if any(real.is_relative_to(folder) for folder in self._private):
+            raise LogUnreadableError(f"{self._path}: leads into a private folder")
+
+
+def _read_end(file: _Opened, max_bytes: int) -> Chunk:
+    """From the first line that begins within the last `max_bytes`."""
+    start = max(0, file.size - max_bytes)
+    if start == 0:
+        return _chunk(file, 0, max_bytes, restarted=False)
+    # From one byte before: when that ends a line, the next one is whole.
+    ahead = file.read(start - 1, max_bytes)
+    ends = [at for at in (ahead.find(b"\n"), ahead.find(b"\r")) if at >= 0]
+    begin = start + min(ends) if ends else start
+    return _chunk(file, begin, max_bytes, restarted=False)
+
+
+def _chunk(file: _Opened, offset: int, max_bytes: int, *, restarted: bool) -> Chunk:
+    data = file.read(offset, max_bytes)
+    skip = 1 if data[:1] == b"\n" and offset and file.read(offset - 1, 1) == b"\r" else 0
+    found = split(data[skip:], whole_at=min(MAX_PARTIAL, max_bytes))
+    end = offset + skip + found.consumed
+    return Chunk(
+        lines=found.lines,
+        cursor=Cursor(inode=file.inode, offset=end, mark=_mark(file, end)),
+        restarted=restarted,
+        more=offset + len(data) < file.size,
+    )
+
+
+def _mark(file: _Opened, offset: int) -> str:
+    start = max(0, offset - _MARK)
+    return short_hash(file.read(start, offset - start).hex(), 16) if offset else ""
+
+
+class Split(NamedTuple):
+    """Lines found in a block, and how many of its bytes they took."""
+
+    lines: tuple[str, ...]
+    consumed: int
+
+
+def split(data: bytes, *, whole_at: int = MAX_PARTIAL) -> Split:
+    """Cut a block into lines for reading.
+
+    What follows the last newline is left for later, except the redrawings of a progress bar that are complete,
+    of which the newest counts, and a beginning of `whole_at` bytes or more.
+    """
+    body, newline, rest = data.rpartition(b"\n")
+    raw = body.split(b"\n") if newline else []
+    consumed = len(body) + len(newline)
+    drawn, redraw, rest = rest.rpartition(b"\r")
+    if redraw:
+        consumed += len(drawn) + 1
+        # An empty one is the beginning of a redrawing, not a line.
+        raw += [drawn] if drawn.strip(b"\r") else []
+    if len(rest) >= whole_at:
+        consumed += len(rest)
+        raw.append(rest)
+    return Split(tuple(plain(line) for line in raw), consumed)
+
+
+def plain(line: bytes) -> str:
+    """A line as a person would see it: the last redrawing only, no escapes, no control characters."""
+    last = line.rstrip(b"\r").rpartition(b"\r")[2]
+    # A file emptied under a writer that does not append begins with as many NULs as it was long.
+    text = last.lstrip(b"\x00")[:_LOOKED_AT].replace(b"\x00", b"")
+    words = text.decode("utf-8", "replace")
+    if not words.isprintable():
+        words = _CONTROLS.sub("", _ESCAPES.sub("", words))
+    return clip(words, MAX_LINE)
+
+
+def _keep(file: _Opened, path: str, folder: Path, bounds: tuple[int, int], given_up: threading.Event) -> str:
+    head, tail = bounds
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    name = f"{_STRANGE.sub('_', Path(path).name)[:100]}.{secrets.token_hex(6)}"
+    fresh, final = folder / f".{name}.part", folder / name
+    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(handle, "wb") as copy:
+            parts = [(0, file.size)]
+            gap = file.size - head - tail
+            if gap > 0:
+                parts = [(0, head), (file.size - tail, tail)]
+            for number, (offset, count) in enumerate(parts):
+                if number:
+                    copy.write(f"\n[relight: {gap} bytes left out here]\n".encode())
+                for at in range(offset, offset + count, _COPY):
+                    copy.write(file.read(at, min(_COPY, offset + count - at)))
+            copy.flush()
+            os.fsync(copy.fileno())
+        if given_up.is_set():
+            raise LogUnreadableError(f"{path}: copied too late")
+        fresh.rename(final)
+    finally:
+        fresh.unlink(missing_ok=True)
+    return str(final)
+
+
+def _ours(path: str, error: Exception) -> Exception:
+    """What the system or our own checks raised, as a `LogError`."""
+    if isinstance(error, LogError):
+        return error
+    if isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        return LogNotFoundError(f"{path}: no such file")
+    if isinstance(error, OSError):
+        return LogUnreadableError(f"{path}: {error.strerror or error}")
+    if isinstance(error, ValueError):  # a path with a NUL in it
+        return LogNotFoundError(f"{path!r}: {error}")
+    return error

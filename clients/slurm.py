@@ -1,0 +1,128 @@
+"""The contract with Slurm. Each implementation is a file beside this one.
+
+    SlurmError
+    ├── SlurmUnavailableError    no answer, late, partial or garbled: nothing is known. Trying again helps.
+    ├── SlurmBusyError           slurmctld asks to be left alone for a moment. Trying again later helps.
+    ├── JobNotFoundError         slurmctld does not (or no longer) know the job. Trying again does not help.
+    ├── NodeNotFoundError        no such node. Trying again does not help.
+    ├── NotPermittedError        this principal may not do that. Trying again does not help.
+    ├── RefusedError             Slurm says no for a reason of its own (state, syntax). Trying again does not help.
+    └── AmbiguousWriteError      a write was sent and its answer was lost: look before doing anything else.
+
+A read that fails raises; it never returns an empty collection.
+"""
+
+from datetime import timedelta
+from typing import Protocol
+
+from relight.domain.slurm import AccountingRow, JobRecord, NodeRecord, SlurmFacts
+
+
+class SlurmError(Exception):
+    """Root of everything that Slurm access can raise."""
+
+
+class SlurmUnavailableError(SlurmError):
+    """No usable answer: nothing is known of the state asked for."""
+
+
+class SlurmBusyError(SlurmUnavailableError):
+    """slurmctld answered that it is busy."""
+
+
+class JobNotFoundError(SlurmError):
+    """slurmctld knows no such job: never existed, or purged after MinJobAge."""
+
+
+class NodeNotFoundError(SlurmError):
+    """slurmctld knows no such node."""
+
+
+class NotPermittedError(SlurmError):
+    """The principal lacks the right."""
+
+
+class RefusedError(SlurmError):
+    """Slurm understood and refused."""
+
+
+class AmbiguousWriteError(SlurmError):
+    """A write may or may not have taken effect."""
+
+
+class Slurm(Protocol):
+    """Reads and writes with the rights of Slurm's Operator level."""
+
+    async def jobs(self) -> tuple[JobRecord, ...]:
+        """All jobs that slurmctld holds, ended ones within MinJobAge included, in one read."""
+
+    async def job(self, job_id: int) -> JobRecord:
+        """One job, freshly read.
+
+        Raises:
+            JobNotFoundError: when slurmctld does not know it.
+        """
+
+    async def nodes(self) -> tuple[NodeRecord, ...]:
+        """All nodes, in one read."""
+
+    async def node(self, name: str) -> NodeRecord:
+        """One node, freshly read.
+
+        Raises:
+            NodeNotFoundError: when there is none of that name.
+        """
+
+    async def executions(self, job_id: int) -> tuple[AccountingRow, ...]:
+        """Every execution of a job in the accounting database (`sacct --duplicates`), oldest first.
+
+        Raises:
+            SlurmUnavailableError: also where accounting is off.
+        """
+
+    async def batch_script(self, job_id: int) -> str:
+        """The batch script as submitted.
+
+        Raises:
+            JobNotFoundError: when slurmctld does not know the job.
+            NotPermittedError: when the principal may not read it.
+        """
+
+    async def cpu_time(self, job_id: int) -> timedelta | None:
+        """CPU time used so far by all tasks of the running job's steps, or None where Slurm does not say."""
+
+    async def facts(self) -> SlurmFacts:
+        """Version and the settings that decide how to act."""
+
+    async def requeue(self, job_id: int) -> None:
+        """End the attempt where it still runs and queue the job again (`scontrol requeue`)."""
+
+    async def exclude(self, job_id: int, nodes: tuple[str, ...]) -> None:
+        """Make this the job's whole ExcNodeList; an empty tuple clears it. Not possible while RUNNING."""
+
+    async def start_now(self, job_id: int) -> None:
+        """Set StartTime=now on a pending job."""
+
+    async def cancel(self, job_id: int) -> None:
+        """Cancel the job (`scancel`)."""
+
+
+class NodeControl(Protocol):
+    """Node changes, which an Operator cannot make: through the root-owned wrapper `relight-node`."""
+
+    async def drain(self, node: str, reason: str) -> None:
+        """Drain one node with a reason that begins with `relight:`.
+
+        Raises:
+            RefusedError: when the wrapper refuses (its own hourly cap, a foreign mark, a strange name).
+        """
+
+    async def undrain(self, node: str) -> None:
+        """Return a node to service whose reason begins with `relight:`.
+
+        Raises:
+            RefusedError: when the reason is not ours.
+        """
+
+    async def down(self, node: str, reason: str) -> None:
+        """Set a node that cannot end its jobs to DOWN, with a reason that begins with `relight:`."""

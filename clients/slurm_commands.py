@@ -1,0 +1,246 @@
+"""Slurm by its own commands: `squeue`, `sinfo`, `sacct`, `scontrol`, `scancel`, `sstat`. No shell, no parsing by eye.
+
+What is read from where, and why (all seen on 22.05.8 and 24.11.5):
+
+- Jobs from `squeue --json`: the one source on both in which a comment with newlines or a name such as
+  `x JobState=FAILED` cannot be mistaken for a field. Ended jobs within MinJobAge need `-t all`. 22.05 ignores `-j` and
+  prints all jobs, so a single job costs as much as all.
+- Nodes from `sinfo --json` on 22.05 and `scontrol show node --json` on newer ones, whose sinfo prints groups of nodes.
+- Before each write the job is read, for its address: `scontrol requeue 2` and `scancel 2` act on *every* task of
+  array 2, although the last task's own record has JobId=2 as well. A task is addressed as `2_3`.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import TypeVar
+
+from relight.clients.slurm import (
+    AmbiguousWriteError,
+    JobNotFoundError,
+    NodeNotFoundError,
+    RefusedError,
+    SlurmUnavailableError,
+)
+from relight.clients.slurm_parse import GarbledError, ReportedError
+from relight.clients.slurm_parse_errors import Said, read_error, understand, write_error
+from relight.clients.slurm_parse_jobs import parse_jobs
+from relight.clients.slurm_parse_nodes import parse_nodes
+from relight.clients.slurm_parse_text import (
+    SACCT_FIELDS,
+    SSTAT_FIELDS,
+    parse_accounting,
+    parse_cpu_time,
+    parse_facts,
+    parse_version,
+)
+from relight.clients.slurm_process import (
+    Done,
+    NotFinishedError,
+    NotStartedError,
+    command_environment,
+    run_command,
+)
+from relight.domain.slurm import AccountingRow, JobRecord, NodeRecord, SlurmFacts
+
+T = TypeVar("T")
+
+NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
+SCONTROL_HAS_JSON = (23, 2)
+BIG_OUTPUT = 1024 * 1024
+"""Parsed in a thread: 10,000 jobs would hold up the event loop."""
+DEFAULT_TIMEOUT = timedelta(seconds=20)
+"""Twice Slurm's default MessageTimeout, after which its commands give up by themselves."""
+
+
+class SlurmCommands:
+    """The contract `Slurm`, by commands. One instance serves any number of concurrent callers.
+
+    Args:
+        slurm_conf: path of slurm.conf; None for the site's own.
+        bin_dir: folder that is searched first for the commands.
+        run_as: a command prefix that keeps the environment, such as `("setpriv", "--reuid", "relight", ...)`.
+        cpu_time_as: the prefix for `sstat` alone. slurmd answers it to the job's owner, SlurmUser and root only, and
+            refuses an Operator ("Invalid user id": seen on 22.05 and 24.11), so a site that wants `cpu_time` allows
+            `("sudo", "-n", "-u", "slurm")` for this one command (and lets SLURM_CONF through where slurm.conf is not
+            in /etc/slurm). None: as everything else.
+        timeout: for each command. A write that is late is ambiguous.
+    """
+
+    def __init__(
+        self,
+        *,
+        slurm_conf: str | None = None,
+        bin_dir: str | None = None,
+        run_as: tuple[str, ...] = (),
+        cpu_time_as: tuple[str, ...] | None = None,
+        timeout: timedelta = DEFAULT_TIMEOUT,
+    ) -> None:
+        self._environment = command_environment(slurm_conf, bin_dir)
+        self._run_as = run_as
+        self._cpu_time_as = run_as if cpu_time_as is None else cpu_time_as
+        self._timeout = timeout
+        self._version: tuple[int, int] | None = None
+
+    # Reads
+
+    async def jobs(self) -> tuple[JobRecord, ...]:
+        """All jobs that slurmctld holds, ended ones within MinJobAge included, in one process."""
+        return await self._parsed(parse_jobs, "squeue", "--all", "--states=all", "--json")
+
+    async def job(self, job_id: int) -> JobRecord:
+        """One job, freshly read."""
+        wanted = _id(job_id)
+        records = await self._parsed(parse_jobs, "squeue", "--all", "--states=all", f"--jobs={wanted}", "--json")
+        for record in records:
+            if record.job_id == job_id:
+                return record
+        raise JobNotFoundError(f"slurmctld knows no job {wanted}")
+
+    async def nodes(self) -> tuple[NodeRecord, ...]:
+        """All nodes, in one process."""
+        nodes = await self._parsed(parse_nodes, *await self._nodes_command())
+        if not nodes:
+            raise SlurmUnavailableError("Slurm listed no nodes: no cluster is without any")
+        return nodes
+
+    async def node(self, name: str) -> NodeRecord:
+        """One node, freshly read."""
+        if not NODE_NAME.fullmatch(name):
+            raise NodeNotFoundError(f"not a node name: {name!r}")
+        command = await self._nodes_command()
+        one = [f"--nodes={name}"] if command[0] == "sinfo" else [name]
+        for record in await self._parsed(parse_nodes, *command, *one):
+            if record.name == name:
+                return record
+        raise NodeNotFoundError(f"slurmctld knows no node {name}")
+
+    async def executions(self, job_id: int) -> tuple[AccountingRow, ...]:
+        """Every execution in the accounting database, oldest first; empty when it has none of that job.
+
+        While a job is COMPLETING this has its final state already, which 22.05's squeue still hides (seen).
+        """
+        wanted = _id(job_id)
+        fields = ",".join(SACCT_FIELDS)
+        command = ("sacct", "--duplicates", "--allocations", "--noheader", "--parsable2", f"--jobs={wanted}")
+        return await self._parsed(
+            lambda text: parse_accounting(text, job_id), *command, "--starttime=1970-01-01", f"--format={fields}"
+        )
+
+    async def batch_script(self, job_id: int) -> str:
+        """The batch script as submitted. An Operator may read anyone's (seen on 22.05 and 24.11)."""
+        done = await self._read("scontrol", "write", "batch_script", _id(job_id), "-")
+        # A refusal exits 0 as well and prints nothing but the error (seen).
+        if not done.out.strip():
+            raise read_error(done.err or "an empty script")
+        return done.out
+
+    async def cpu_time(self, job_id: int) -> timedelta | None:
+        """CPU time used so far by all tasks of the steps that run now, or None where Slurm does not say.
+
+        A fresh sample at each call (it grows faster than JobAcctGatherFrequency: seen), in whole seconds; about 40 ms,
+        and it asks every node of the job. It falls when a step ends. See `cpu_time_as` for who may ask.
+        """
+        fields = ",".join(SSTAT_FIELDS)
+        command = ("sstat", "--allsteps", "--noheader", "--parsable2", f"--jobs={_id(job_id)}", f"--format={fields}")
+        try:
+            done = await run_command((*self._cpu_time_as, *command), self._environment, self._timeout)
+        except (NotStartedError, NotFinishedError):
+            return None
+        # One node that refused or is lost makes the sum too small: no number at all then.
+        if done.code != 0 or done.err.strip():
+            return None
+        return parse_cpu_time(done.out)
+
+    async def facts(self) -> SlurmFacts:
+        """Version and the settings that decide how to act."""
+        return await self._parsed(parse_facts, "scontrol", "show", "config")
+
+    # Writes
+
+    async def requeue(self, job_id: int) -> None:
+        """End the attempt where it still runs and queue the job again (`scontrol requeue`)."""
+        await self._write("scontrol", "requeue", await self._address(job_id))
+
+    async def exclude(self, job_id: int, nodes: tuple[str, ...]) -> None:
+        """Make this the job's whole ExcNodeList; an empty tuple clears it. Not possible while RUNNING."""
+        for name in nodes:
+            if not NODE_NAME.fullmatch(name):
+                raise NodeNotFoundError(f"not a node name: {name!r}")
+        await self._update(job_id, f"ExcNodeList={','.join(nodes)}")
+
+    async def start_now(self, job_id: int) -> None:
+        """Set StartTime=now on a pending job."""
+        await self._update(job_id, "StartTime=now")
+
+    async def cancel(self, job_id: int) -> None:
+        """Cancel the job (`scancel`); one that has ended already stays as it is, without an error."""
+        await self._write("scancel", await self._address(job_id))
+
+    async def _update(self, job_id: int, change: str) -> None:
+        await self._write("scontrol", "update", f"JobId={await self._address(job_id)}", change)
+
+    async def _address(self, job_id: int) -> str:
+        """What names exactly this record in a write; see the module.
+
+        scancel says nothing and exits 0 for an unknown job (seen): this read is also what finds that out.
+        """
+        record = await self.job(job_id)
+        if record.array_job_id is None:
+            return str(record.job_id)
+        if record.array_task_id is None:
+            raise RefusedError(f"job {job_id} stands for several pending tasks of an array, not for one job")
+        return record.display_id
+
+    # Inside
+
+    async def _nodes_command(self) -> tuple[str, ...]:
+        if self._version is None:
+            self._version = await self._parsed(parse_version, "scontrol", "--version")
+        if self._version >= SCONTROL_HAS_JSON:
+            return ("scontrol", "--all", "show", "--json", "node")
+        return ("sinfo", "--all", "--json")
+
+    async def _parsed(self, parse: Callable[[str], T], *command: str) -> T:
+        done = await self._read(*command)
+        try:
+            if len(done.out) > BIG_OUTPUT:
+                return await asyncio.to_thread(parse, done.out)
+            return parse(done.out)
+        except ReportedError as error:
+            raise read_error(str(error)) from error
+        except GarbledError as error:
+            raise SlurmUnavailableError(f"`{command[0]}` gave no usable answer: {error}") from error
+
+    async def _read(self, *command: str) -> Done:
+        try:
+            done = await self._run(command)
+        except (NotStartedError, NotFinishedError) as error:
+            raise SlurmUnavailableError(str(error)) from error
+        if done.code != 0 or (done.err.strip() and understand(done.err) is not Said.OTHER):
+            raise read_error(done.err or done.out)
+        return done
+
+    async def _write(self, *command: str) -> None:
+        try:
+            done = await self._run(command)
+        except NotStartedError as error:
+            raise SlurmUnavailableError(str(error)) from error
+        except NotFinishedError as error:
+            raise AmbiguousWriteError(str(error)) from error
+        if done.code < 0:
+            raise AmbiguousWriteError(f"`{command[0]}` was ended by signal {-done.code}")
+        said = done.err or done.out
+        if done.code != 0 or (said.strip() and understand(said) is not Said.OTHER):
+            raise write_error(said)
+
+    async def _run(self, command: Sequence[str]) -> Done:
+        return await run_command((*self._run_as, *command), self._environment, self._timeout)
+
+
+def _id(job_id: int) -> str:
+    """The id as an argument; nothing but a positive number ever becomes one."""
+    if isinstance(job_id, bool) or not isinstance(job_id, int) or job_id <= 0:
+        raise JobNotFoundError(f"not a job id: {job_id!r}")
+    return str(job_id)

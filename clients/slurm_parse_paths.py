@@ -1,0 +1,78 @@
+r"""The path of a job's output file: sbatch's filename pattern, resolved as slurmstepd resolves it.
+
+Source: sbatch's manual page, "filename pattern", and the files that real jobs made on 22.05.8 and 24.11.5. `%5j` pads
+with zeros. A backslash anywhere switches all of it off and is itself removed. Outside of an array `%a` is 4294967294.
+"""
+
+import posixpath
+import re
+from typing import NamedTuple
+
+NO_TASK = 4294967294
+_PATTERN = re.compile(r"%(\d*)([AaJNbjnstux%])")
+_STEP_SIDE = frozenset("Nnst")
+"""What the commands of 23.02 and newer leave alone (with `J`): it is known on the node only."""
+
+
+class OutputOf(NamedTuple):
+    """Whose output file it is."""
+
+    job_id: int
+    array_job_id: int | None
+    array_task_id: int | None
+    name: str
+    user: str
+    batch_host: str
+    work_dir: str
+
+
+def default_pattern(job: OutputOf) -> str:
+    """The pattern of a batch job that named none."""
+    return "slurm-%A_%a.out" if job.array_job_id else "slurm-%j.out"
+
+
+def resolve_output(pattern: str, job: OutputOf, *, expanded: bool) -> str:
+    r"""The file's absolute path.
+
+    Args:
+        pattern: what Slurm shows.
+        job: whose it is.
+        expanded: whether Slurm has resolved all but the node's part already (23.02 and newer). What it made of a
+            pattern with a backslash is wrong (`R_\14.o` for the file `R_%j.o`: seen on 24.11): the answer is empty.
+
+    A pattern with `%N` needs the batch host and is empty before there is one. (The node's *host name* is meant, which
+    differs from its node name where several slurmd share a machine.)
+    """
+    if "\\" in pattern:
+        return "" if expanded else posixpath.join(job.work_dir, pattern.replace("\\", ""))
+    missing = False
+
+    def value(found: re.Match[str]) -> str:
+        nonlocal missing
+        key = found[2]
+        if expanded and key not in _STEP_SIDE | {"J"}:
+            return found[0]
+        text = _values(job)[key]
+        missing = missing or (key == "N" and not text)
+        return text.rjust(min(int(found[1] or 0), 10), "0") if text.isdecimal() else text
+
+    path = _PATTERN.sub(value, pattern)
+    return "" if missing else posixpath.join(job.work_dir, path)
+
+
+def _values(job: OutputOf) -> dict[str, str]:
+    task = NO_TASK if job.array_task_id is None else job.array_task_id
+    return {
+        "A": str(job.array_job_id or job.job_id),
+        "a": str(task),
+        "b": str(task % 10),
+        "J": str(job.job_id),
+        "j": str(job.job_id),
+        "N": job.batch_host,
+        "n": "0",
+        "s": "batch",
+        "t": "0",
+        "u": job.user,
+        "x": job.name,
+        "%": "%",
+    }

@@ -1,0 +1,226 @@
+"""What an operator decides: read from defaults, a YAML file, and RELIGHT_* variables (the last wins)."""
+
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from relight.domain.policy import Policy
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; the text says which file and key, what was found, what is accepted."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class TemporalSettings(_Section):
+    """Where Temporal is."""
+
+    address: str = "127.0.0.1:7233"
+    namespace: str = "default"
+    ui: str = ""
+
+
+class SlurmSettings(_Section):
+    """How Slurm is reached."""
+
+    conf: str = ""
+    bin: str = ""
+    timeout: timedelta = timedelta(seconds=10)
+    run_as: tuple[str, ...] = ()
+    node_wrapper: tuple[str, ...] = ("sudo", "-n", "/usr/local/sbin/relight-node")
+
+
+class LogSettings(_Section):
+    """Where logs are."""
+
+    kernel: str = ""
+    catalogue: tuple[Path, ...] = ()
+
+    @field_validator("kernel")
+    @classmethod
+    def _names_the_node(cls, value: str) -> str:
+        if value and "{node}" not in value:
+            raise ValueError("must contain {node}, for example /var/log/remote/{node}/kern.log")
+        return value
+
+
+class LedgerSettings(_Section):
+    """Where the ledger is."""
+
+    url: str = ""
+    key_file: str = ""
+
+
+class PolicySettings(Policy):
+    """The policy as written in the file: a key that does not exist is an error here."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Settings(BaseSettings):
+    """Everything an operator decides for one cluster."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="RELIGHT_",
+        env_nested_delimiter="__",
+        frozen=True,
+        extra="forbid",
+    )
+
+    cluster: str = Field(default="main", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")
+    data: Path = Path("~/.relight")
+    temporal: TemporalSettings = TemporalSettings()
+    slurm: SlurmSettings = SlurmSettings()
+    logs: LogSettings = LogSettings()
+    ledger: LedgerSettings = LedgerSettings()
+    policy: PolicySettings = PolicySettings()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Variables win over what the file (given as arguments) says; no .env file is read."""
+        del settings_cls, dotenv_settings, file_secret_settings
+        return env_settings, init_settings
+
+    @property
+    def folder(self) -> Path:
+        """The data folder, expanded."""
+        return self.data.expanduser()
+
+    @property
+    def ledger_url(self) -> str:
+        """SQLAlchemy address of the ledger."""
+        return self.ledger.url or f"sqlite:///{self.folder / 'ledger.sqlite'}"
+
+    @property
+    def ledger_key(self) -> Path:
+        """File of the ledger's HMAC key."""
+        return Path(self.ledger.key_file).expanduser() if self.ledger.key_file else self.folder / "ledger.key"
+
+    @property
+    def approval_key(self) -> Path:
+        """File of the key that signs decisions made with the CLI: who may read it may approve."""
+        return self.folder / "approval.key"
+
+    @property
+    def task_queue(self) -> str:
+        """Task queue of this cluster's controller workers."""
+        return f"relight-{self.cluster}"
+
+    @property
+    def web_ui(self) -> str:
+        """Address of the Temporal web UI, without a slash at the end."""
+        if self.temporal.ui:
+            return self.temporal.ui.rstrip("/")
+        host, _, port = self.temporal.address.rpartition(":")
+        # `temporal server start-dev` serves its UI 1000 ports above the server's.
+        return f"http://{host or '127.0.0.1'}:{int(port) + 1000}" if port.isdigit() else ""
+
+
+CONFIG_VARIABLE = "RELIGHT_CONFIG"
+
+
+def load(path: Path | None = None, *, environment: Mapping[str, str] | None = None) -> Settings:
+    """Settings from the defaults, the file (or the one that RELIGHT_CONFIG names), and RELIGHT_* variables.
+
+    Raises:
+        ConfigError: unreadable file, YAML that does not parse, a key that does not exist, a value that is not
+            accepted.
+    """
+    env = os.environ if environment is None else environment
+    named = path or (Path(env[CONFIG_VARIABLE]) if env.get(CONFIG_VARIABLE) else None)
+    values = _defaults()
+    if named:
+        values = _merge(values, _read(named))
+    try:
+        return Settings(**values)
+    except ValidationError as error:
+        raise ConfigError(_explain(named, error)) from error
+
+
+def unknown_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """RELIGHT_* variables that name no setting: most likely misspelt."""
+    sections = {name for name, field in Settings.model_fields.items() if _is_section(field.annotation)}
+    unknown = []
+    for name in environment:
+        if not name.startswith("RELIGHT_") or name == CONFIG_VARIABLE:
+            continue
+        head, _, rest = name.removeprefix("RELIGHT_").lower().partition("__")
+        known = head in Settings.model_fields and (not rest or head in sections)
+        if not known:
+            unknown.append(name)
+    return tuple(sorted(unknown))
+
+
+def _is_section(annotation: object) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def _defaults() -> dict[str, Any]:
+    text = resources.files("relight.config").joinpath("defaults.yaml").read_text(encoding="utf-8")
+    return dict(yaml.safe_load(text))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        text = path.expanduser().read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not UTF-8 text") from error
+    try:
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: is not YAML: {' '.join(str(error).split())}") from error
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: must hold keys and values, found {type(values).__name__}")
+    return values
+
+
+def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        merged[key] = _merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _explain(path: Path | None, error: ValidationError) -> str:
+    where = str(path) if path else "settings"
+    lines = []
+    for problem in error.errors():
+        key = ".".join(str(part) for part in problem["loc"])
+        if problem["type"] == "extra_forbidden":
+            lines.append(
+                f"{where}: {key}: no such key; accepted here: {', '.join(_siblings(problem['loc']))}"
+            )
+        else:
+            lines.append(f"{where}: {key}: {problem['msg']} (found {problem.get('input')!r:.100})")
+    return "\n".join(lines)
+
+
+def _siblings(location: tuple[int | str, ...]) -> list[str]:
+    model: type[BaseModel] = Settings
+    for part in location[:-1]:
+        annotation = model.model_fields[str(part)].annotation if str(part) in model.model_fields else None
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            model = annotation
+    return sorted(model.model_fields)

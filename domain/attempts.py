@@ -1,0 +1,119 @@
+"""Attempts: one execution of a job each, and the key by which everything about it is told apart."""
+
+from datetime import UTC, datetime
+
+from relight.domain.base import Value, compact_time, short_hash
+from relight.domain.slurm import JobRecord
+
+
+class AttemptKey(Value):
+    """Names one execution for ever: cluster, Slurm job id, and the SubmitTime read *while RUNNING*.
+
+    While COMPLETING a requeued record shows the old SubmitTime with the new restart count (seen), so a
+    key is never made from a record that is not RUNNING: use `attempt_key`.
+    """
+
+    cluster: str
+    job_id: int
+    submit_time: datetime
+
+    def __str__(self) -> str:
+        """`<cluster>/<job id>/<SubmitTime>`."""
+        return f"{self.cluster}/{self.job_id}/{compact_time(self.submit_time)}"
+
+    @property
+    def workflow_id(self) -> str:
+        """Id of the workflow that handles this attempt's interruption."""
+        return f"recover/{self}"
+
+    @classmethod
+    def parse(cls, text: str) -> "AttemptKey":
+        """Read the text form back.
+
+        Raises:
+            ValueError: when the text is not `<cluster>/<job id>/<SubmitTime>`.
+        """
+        cluster, job_id, submit = text.rsplit("/", 2)
+        at = datetime.strptime(submit, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+        return cls(cluster=cluster, job_id=int(job_id), submit_time=at)
+
+
+class NotRunningError(ValueError):
+    """An attempt key was asked of a record that is not RUNNING."""
+
+
+def attempt_key(cluster: str, record: JobRecord) -> AttemptKey:
+    """The key of the attempt that this record shows running.
+
+    Raises:
+        NotRunningError: when the record is pending, completing or ended.
+    """
+    if not record.running:
+        raise NotRunningError(f"job {record.display_id} is {record.state}, not RUNNING")
+    return AttemptKey(cluster=cluster, job_id=record.job_id, submit_time=record.submit_time)
+
+
+class Attempt(Value):
+    """What Relight knew of an attempt when it turned RUNNING; later the record may be gone."""
+
+    key: AttemptKey
+    lineage: str
+    """Id of the job (what a user thinks of as one job) that this attempt belongs to."""
+    record: JobRecord
+    seen_at: datetime
+    script: str | None = None
+    """The batch script as submitted; None when it could not be read."""
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The attempt's output files, each once."""
+        return tuple(dict.fromkeys(p for p in (self.record.stdout, self.record.stderr) if p))
+
+
+class AttemptState(Value):
+    """An attempt and where it stands: the read model that watchers keep."""
+
+    attempt: Attempt
+    running: bool = True
+    ended_at: datetime | None = None
+    """When Relight first saw it no longer RUNNING."""
+
+
+class LogPosition(Value):
+    """Where the follower of one output file stands."""
+
+    inode: int = 0
+    offset: int = 0
+    start: int = 0
+    """Where this attempt's output begins: earlier attempts wrote before it when the job appends."""
+
+
+class Progress(Value):
+    """How far an attempt's training has come, as its output shows; kept under the cursor `progress_cursor`."""
+
+    last_step: int | None = None
+    last_step_at: datetime | None = None
+    """When the newest step line became visible."""
+    step_seconds: float | None = None
+    """Seconds a step, smoothed."""
+    files: dict[str, LogPosition] = {}
+
+
+def progress_cursor(key: AttemptKey) -> str:
+    """Name of the ledger cursor that holds an attempt's progress."""
+    return f"progress/{key}"
+
+
+def lineage_id(cluster: str, record: JobRecord) -> str:
+    """Id for a job that is seen for the first time."""
+    return "j" + short_hash(f"{cluster}/{record.job_id}/{record.user}/{compact_time(record.submit_time)}", 10)
+
+
+def same_lineage(last: Attempt, record: JobRecord) -> bool:
+    """True when the record is a later execution of the same job, not a reused id.
+
+    Fewer restarts than last seen, another user, name or script path: Slurm gave the id to another job.
+    """
+    old = last.record
+    same = (old.user, old.name, old.command) == (record.user, record.name, record.command)
+    return same and record.restarts >= old.restarts and record.submit_time >= old.submit_time

@@ -1,0 +1,105 @@
+"""Evidence: one observed fact each, and how far it may be trusted."""
+
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from pydantic import Field
+
+from relight.domain.attempts import AttemptKey
+from relight.domain.base import Value
+
+
+class Answer(StrEnum):
+    """What a look at the outside can say. Unknown is never read as yes or as no."""
+
+    YES = "yes"
+    NO = "no"
+    UNKNOWN = "unknown"
+
+
+class Trust(StrEnum):
+    """Who could have written the evidence."""
+
+    PLATFORM = "platform"
+    JOB = "job"
+    """Anything that a user's program can write. It never drains a node."""
+
+
+class Source(StrEnum):
+    """Where evidence comes from."""
+
+    JOB_LOG = "job_log"
+    PROGRESS = "progress"
+    COMMENT = "comment"
+    KERNEL_LOG = "kernel_log"
+    SLURMCTLD = "slurmctld"
+    ACCOUNTING = "accounting"
+    NVML = "nvml"
+    HISTORY = "history"
+
+
+TRUST = {
+    Source.JOB_LOG: Trust.JOB,
+    Source.PROGRESS: Trust.JOB,
+    Source.COMMENT: Trust.JOB,
+    Source.KERNEL_LOG: Trust.PLATFORM,
+    Source.SLURMCTLD: Trust.PLATFORM,
+    Source.ACCOUNTING: Trust.PLATFORM,
+    Source.NVML: Trust.PLATFORM,
+    Source.HISTORY: Trust.JOB,
+}
+"""History is made of earlier diagnoses, which may rest on job evidence: it gets the lower trust."""
+
+
+class Evidence(Value):
+    """One observed fact."""
+
+    source: Source
+    text: str = Field(max_length=600)
+    """A short excerpt, as printed."""
+    signature: str | None = None
+    """Id of the catalogue entry that recognised it."""
+    node: str | None = None
+    rank: int | None = None
+    gpu: str | None = None
+    """PCI address as printed, or the local index."""
+    at: datetime | None = None
+    """When it happened by the source's own clock, or when it was read where the source has none."""
+    file: str | None = None
+    line: int | None = None
+    """Line number in `file`, from 1."""
+
+    @property
+    def trust(self) -> Trust:
+        """Who could have written it."""
+        return TRUST[self.source]
+
+
+class Interruption(StrEnum):
+    """The ways in which an attempt stops making progress."""
+
+    CRASH = "crash"
+    HANG = "hang"
+    STRAGGLER = "straggler"
+    NODE_LOST = "node_lost"
+    GPU_FAULT = "gpu_fault"
+
+
+MAX_EVIDENCE_PER_SIGNAL = 12
+
+
+class Detection(Value):
+    """A watcher's finding that an attempt was interrupted; delivered at least once."""
+
+    id: str
+    """Deterministic: the same finding made twice has the same id."""
+    attempt: AttemptKey
+    kind: Interruption
+    detected_at: datetime
+    occurred_at: datetime | None = None
+    """When the interruption happened, as far as the source says."""
+    evidence: tuple[Evidence, ...] = Field(default=(), max_length=MAX_EVIDENCE_PER_SIGNAL)
+
+
+PLATFORM_WINDOW = timedelta(minutes=10)
+"""How far before the interruption a platform witness on a node still counts for draining it."""

@@ -1,0 +1,116 @@
+"""A plan: the exact actions proposed for one incident. It can be printed, approved, then carried out."""
+
+import hashlib
+import hmac
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from relight.domain.attempts import AttemptKey
+from relight.domain.base import Value, canonical_json
+
+
+class Mode(StrEnum):
+    """How much Relight may do."""
+
+    MONITOR = "monitor"
+    """Decide and record, touch nothing."""
+    APPROVE = "approve"
+    """A person decides."""
+    AUTO = "auto"
+
+
+_POWER = (Mode.MONITOR, Mode.APPROVE, Mode.AUTO)
+
+
+def lowest(*modes: Mode) -> Mode:
+    """The mode with the least power among those given."""
+    return min(modes, key=_POWER.index)
+
+
+class Restart(StrEnum):
+    """How training gets going again."""
+
+    REQUEUE = "requeue"
+    """`scontrol requeue`, by us."""
+    ADOPT = "adopt"
+    """Slurm has requeued the job itself (a lost node): exclusions and start time only."""
+    NONE = "none"
+
+
+class Plan(Value):
+    """What is proposed, and why exactly this."""
+
+    attempt: AttemptKey
+    restart: Restart
+    cancel: bool = False
+    """End an attempt that still runs and that a retry would not help."""
+    exclude: tuple[str, ...] = ()
+    """Nodes kept out of this job's retry, added to the user's own list."""
+    drain: tuple[str, ...] = ()
+    """Nodes proposed to be drained for everybody; each also needs leave from the guard."""
+    reason: str
+    """Why this plan, one sentence for a person."""
+    requeue_until: datetime | None = None
+    """After this Slurm forgets the ended attempt (MinJobAge) and a requeue is impossible."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over the actions; an approval is bound to it. The wording of the reason is not part."""
+        body = self.model_dump(mode="json", include={"attempt", "restart", "cancel", "exclude", "drain"})
+        return hashlib.sha256(canonical_json(body).encode()).hexdigest()
+
+    @property
+    def acts(self) -> bool:
+        """True when carrying it out changes anything."""
+        return self.restart is not Restart.NONE or self.cancel or bool(self.drain)
+
+    def describe(self) -> str:
+        """The actions in words, for example `requeue job 7 excluding n2; drain n2`."""
+        parts = []
+        job = f"job {self.attempt.job_id}"
+        without = f" excluding {','.join(self.exclude)}" if self.exclude else ""
+        if self.restart is Restart.REQUEUE:
+            parts.append(f"requeue {job}{without}")
+        elif self.restart is Restart.ADOPT:
+            parts.append(f"adopt Slurm's own requeue of {job}{without}")
+        if self.cancel:
+            parts.append(f"cancel {job}")
+        if self.drain:
+            parts.append(f"drain {','.join(self.drain)}")
+        return "; ".join(parts) or f"leave {job} as it is"
+
+
+class Decision(Value):
+    """A person's (or a policy's) word on a plan."""
+
+    approved: bool
+    digest: str
+    """The plan's digest, or its first 8 or more digits."""
+    by: str = ""
+    """Who says so; a bare Temporal signal proves no identity, so it is recorded as unverified."""
+    reason: str = ""
+    verified: bool = False
+
+
+MIN_DIGEST_PREFIX = 8
+
+
+def decision_fits(decision: Decision, plan: Plan) -> str | None:
+    """Why this decision does not count for this plan, or None when it does."""
+    prefix = decision.digest.strip().lower()
+    if len(prefix) < MIN_DIGEST_PREFIX:
+        return f"digest {prefix!r} is shorter than {MIN_DIGEST_PREFIX} digits"
+    if not plan.digest.startswith(prefix):
+        return f"digest {prefix!r} is of another plan; this one is {plan.digest[:12]}"
+    return None
+
+
+MIN_JOB_AGE_MARGIN = timedelta(seconds=60)
+"""How long before Slurm may purge the record a requeue is no longer tried."""
+
+
+def sign(key: bytes, incident: str, decision: Decision, at: datetime) -> str:
+    """The signature of a decision: HMAC-SHA256 over incident, decision and time."""
+    said = decision.model_dump(mode="json", exclude={"verified"})
+    text = canonical_json({"incident": incident, "decision": said, "at": at.isoformat()})
+    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()

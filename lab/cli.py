@@ -1,0 +1,168 @@
+"""The `lab` commands: a Slurm cluster on this machine, a training job on it, and faults.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 4 no such cluster, node, job or rank.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import click
+from pydantic import BaseModel, ValidationError
+
+from relight.lab import faults, packages
+from relight.lab.cluster import Cluster, ClusterError, NodeNotFoundError
+from relight.lab.job import Engine, JobSpec, render
+from relight.lab.ports import NoFreePortsError
+from relight.lab.processes import DaemonStartError, WaitTimeoutError
+from relight.lab.spec import ClusterSpec, Profile
+from relight.lab.state import ClusterNotFoundError
+from relight.lab.users import current_user
+
+FAILED, USAGE, NOT_FOUND = 1, 2, 4
+
+FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
+OUTPUT = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+
+
+@click.group()
+def lab() -> None:
+    """A real Slurm cluster, a training job and a fault injector on this machine."""
+
+
+@lab.group()
+def cluster() -> None:
+    """Start, stop and look at a lab cluster."""
+
+
+@cluster.command()
+@FOLDER
+@click.option("--nodes", type=click.IntRange(1, 100), default=4, show_default=True)
+@click.option("--profile", type=click.Choice([*Profile]), default=Profile.FAST, show_default=True)
+@click.option("--accounting/--no-accounting", default=None, help="Run slurmdbd and MariaDB. Default: as the profile.")
+@OUTPUT
+def start(folder: Path, nodes: int, profile: str, accounting: bool | None, output: str) -> None:
+    """Start a cluster in DIR; installs Slurm's packages where they are missing."""
+    with _told_errors():
+        spec = ClusterSpec(folder=folder, nodes=nodes, profile=Profile(profile), accounting=accounting)
+        packages.ensure(spec.with_accounting, spec.profile is Profile.PRODUCTION, lambda line: click.echo(line, err=True))
+        started = Cluster(spec)
+        started.start()
+        status = started.status()
+        _show(status, output, f"{nodes} nodes idle; Slurm {status.slurm_version}; export SLURM_CONF={started.slurm_conf}")
+
+
+@cluster.command()
+@FOLDER
+def stop(folder: Path) -> None:
+    """Stop the cluster in DIR; the folder stays."""
+    with _told_errors():
+        Cluster.load(folder).stop()
+
+
+@cluster.command()
+@FOLDER
+@OUTPUT
+def status(folder: Path, output: str) -> None:
+    """Show the nodes and daemons of the cluster in DIR."""
+    with _told_errors():
+        seen = Cluster.load(folder).status()
+        nodes = [f"{name} {state}" for name, state in (seen.nodes or {}).items()]
+        dead = [f"{name} not running" for name, alive in seen.processes.items() if not alive]
+        head = f"Slurm {seen.slurm_version} {'running' if seen.running else 'not running'} in {folder}"
+        _show(seen, output, "\n".join([head, *nodes, *dead]))
+
+
+@cluster.command("kill-node")
+@FOLDER
+@click.argument("node")
+def kill_node(folder: Path, node: str) -> None:
+    """End NODE as a power cut does."""
+    with _told_errors():
+        Cluster.load(folder).kill_node(node)
+
+
+@cluster.command("start-node")
+@FOLDER
+@click.argument("node")
+def start_node(folder: Path, node: str) -> None:
+    """Start NODE again, once Slurm has seen that it was down."""
+    with _told_errors():
+        Cluster.load(folder).start_node(node)
+
+
+class Submitted(BaseModel):
+    """A job as submitted."""
+
+    job_id: int
+    run: Path
+
+
+@lab.command()
+@FOLDER
+@click.option("--name", default="train", show_default=True)
+@click.option("--nodes", type=click.IntRange(1), default=2, show_default=True)
+@click.option("--tasks-per-node", type=click.IntRange(1), default=2, show_default=True)
+@click.option("--engine", type=click.Choice([*Engine]), default=Engine.AUTO, show_default=True)
+@click.option("--steps", type=click.IntRange(1), default=100_000, show_default=True)
+@click.option("--step-time", type=float, default=0.2, show_default=True, help="Seconds.")
+@click.option("--user", help="Job owner (production profile).")
+@OUTPUT
+def submit(
+    folder: Path, name: str, nodes: int, tasks_per_node: int, engine: str, steps: int, step_time: float, user: str | None, output: str
+) -> None:
+    """Submit a training job to the cluster in DIR."""
+    with _told_errors():
+        target = Cluster.load(folder)
+        run = target.make_run_folder(name, user)
+        spec = JobSpec(
+            run=run,
+            name=name,
+            nodes=nodes,
+            tasks_per_node=tasks_per_node,
+            engine=Engine(engine),
+            steps=steps,
+            step_time=timedelta(seconds=step_time),
+            runtime=target.runtime,
+        )
+        job_id = target.submit(render(spec), user=user)
+        _show(Submitted(job_id=job_id, run=run), output, f"job {job_id} of {user or current_user()}; run folder {run}")
+
+
+@lab.command()
+@FOLDER
+@click.argument("job_id", type=int)
+@click.argument("fault")
+@OUTPUT
+def inject(folder: Path, job_id: int, fault: str, output: str) -> None:
+    """Inflict FAULT on a running job: crash:rank=1, hang:rank=1, gpu:rank=1,xid=48, node, bug:step=120."""
+    with _told_errors():
+        done = faults.inject(Cluster.load(folder), job_id, faults.parse(fault))
+        where = " ".join(f"{name}={value}" for name in ("node", "rank", "pid") if (value := getattr(done, name)) is not None)
+        _show(done, output, f"{done.at.isoformat()} {done.fault} {where}".rstrip())
+
+
+def _show(model: BaseModel, output: str, text: str) -> None:
+    click.echo(model.model_dump_json(indent=2) if output == "json" else text)
+
+
+@contextmanager
+def _told_errors() -> Iterator[None]:
+    """Tell an expected error in one line, with the exit code that says its kind."""
+    try:
+        yield
+    except (ClusterNotFoundError, NodeNotFoundError, faults.JobNotFoundError, faults.RankNotFoundError) as error:
+        _fail(str(error), NOT_FOUND)
+    except ValidationError as error:
+        _fail("; ".join(detail["msg"] for detail in error.errors()), USAGE)
+    except faults.UnknownFaultError as error:
+        _fail(str(error), USAGE)
+    except (ClusterError, packages.SlurmNotInstallableError, WaitTimeoutError, DaemonStartError, NoFreePortsError, OSError) as error:
+        _fail(str(error), FAILED)
+
+
+def _fail(message: str, code: int) -> None:
+    click.echo(f"Error: {message}", err=True)
+    sys.exit(code)

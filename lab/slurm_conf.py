@@ -1,0 +1,201 @@
+"""The text of slurm.conf and its companions: pure functions of a plan.
+
+Every daemon runs on one machine: loopback addresses, one port per slurmd, no cgroups, pretended hardware
+(`config_overrides`), and a munged with a key and socket of its own.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from relight.lab.spec import ClusterSpec, Profile
+
+GPUS_PER_NODE = 8
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A spec plus what this machine decides: names, ports, users, versions."""
+
+    spec: ClusterSpec
+    host: str
+    """Short host name: slurmctld refuses to run under another one."""
+    port: int
+    """slurmctld; then slurmdbd, then one slurmd after the other."""
+    slurm_version: tuple[int, int]
+    """Such as (22, 5) or (24, 11)."""
+    slurm_user: str = "root"
+    slurmd_user: str = "root"
+    gpu_files: tuple[str, ...] = field(default=())
+    """Eight character devices; slurmd takes nothing else for a GPU's `File=`."""
+
+    @property
+    def folder(self) -> Path:
+        """The cluster's folder."""
+        return self.spec.folder
+
+    @property
+    def munge_socket(self) -> Path:
+        """The socket of this cluster's own munged."""
+        return self.folder / "run/munge.socket"
+
+    def node_port(self, number: int) -> int:
+        """The port of the slurmd of node `number`, counted from 1."""
+        return self.port + 1 + number
+
+
+PORTS_BESIDE_NODES = 2
+
+
+def node_address(number: int) -> str:
+    """Return the loopback address of node `number`: slurmd binds 0.0.0.0, so all of 127/8 answers."""
+    return f"127.0.1.{number}"
+
+
+# MessageTimeout 3 with SlurmdTimeout 3: a dead node is DOWN about 6 s after its death.
+FAST = """\
+SlurmdTimeout=3
+MessageTimeout=3
+KillWait=2
+MinJobAge=600
+UnkillableStepTimeout=20
+"""
+
+# Slurm's defaults, except SlurmdTimeout (300) and MessageTimeout (10): with 5 and 3 a dead node is DOWN after
+# 9 to 13 s, which keeps a test of it bearable. cred_expire stays at its default too, so a requeued job
+# is eligible 121 s later, as on a user's cluster.
+PRODUCTION = """\
+SlurmdTimeout=5
+MessageTimeout=3
+KillWait=30
+MinJobAge=300
+UnkillableStepTimeout=60
+Epilog={folder}/etc/epilog.sh
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+"""
+
+
+def slurm_conf(plan: Plan) -> str:
+    """Return slurm.conf."""
+    return _common(plan) + _profile(plan) + _accounting(plan) + _nodes(plan) + _partitions(plan)
+
+
+def gres_conf(plan: Plan) -> str:
+    """Return gres.conf: eight devices that slurmd hands out as GPUs."""
+    return f"AutoDetect=off\nNodeName={_all_nodes(plan)} Name=gpu File={','.join(plan.gpu_files)}\n"
+
+
+def cgroup_conf(plan: Plan) -> str | None:
+    """Return cgroup.conf, or None for a Slurm that does without: since 23.11 `disabled` must be said."""
+    return "CgroupPlugin=disabled\n" if plan.slurm_version >= (23, 11) else None
+
+
+def slurmdbd_conf(plan: Plan) -> str:
+    """Return slurmdbd.conf. libmariadb takes the socket of `localhost` from MYSQL_UNIX_PORT."""
+    folder = plan.folder
+    return f"""\
+AuthType=auth/munge
+AuthInfo=socket={plan.munge_socket}
+DbdHost={plan.host}
+DbdAddr=127.0.0.1
+DbdPort={plan.port + 1}
+SlurmUser={plan.slurm_user}
+LogFile={folder}/log/slurmdbd.log
+PidFile={folder}/run/slurmdbd.pid
+DebugLevel=info
+StorageType=accounting_storage/mysql
+StorageHost=localhost
+StorageUser=root
+StorageLoc=slurm_acct_db
+"""
+
+
+def epilog(plan: Plan) -> str:
+    """Return the epilog: it takes its time, as one that checks GPUs does, so jobs are seen COMPLETING."""
+    return f"#!/bin/sh\nexec sleep {plan.spec.epilog_s:g}\n"
+
+
+def _common(plan: Plan) -> str:
+    folder = plan.folder
+    # Below 5 cred_expire is ignored (seen); a requeued job waits it out, plus 1 s.
+    cred_expire = ",cred_expire=5" if plan.spec.profile is Profile.FAST else ""
+    return f"""\
+ClusterName=lab
+SlurmctldHost={plan.host}(127.0.0.1)
+SlurmctldPort={plan.port}
+SlurmUser={plan.slurm_user}
+SlurmdUser={plan.slurmd_user}
+AuthType=auth/munge
+AuthInfo=socket={plan.munge_socket}{cred_expire}
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/nodes/%n/spool
+SlurmctldPidFile={folder}/run/slurmctld.pid
+SlurmdPidFile={folder}/nodes/%n/slurmd.pid
+SlurmctldLogFile={folder}/log/slurmctld.log
+SlurmdLogFile={folder}/log/slurmd-%n.log
+SlurmctldDebug=verbose
+SlurmdDebug=verbose
+MailProg=/bin/true
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherFrequency=task=5
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SchedulerType=sched/backfill
+SchedulerParameters=bf_interval=2,sched_interval=2,batch_sched_delay=0,sched_min_interval=0
+PriorityType=priority/basic
+ReturnToService=1
+SlurmctldTimeout=10
+InactiveLimit=0
+JobRequeue=1
+GresTypes=gpu
+SlurmdParameters=config_overrides
+"""
+
+
+def _profile(plan: Plan) -> str:
+    return FAST if plan.spec.profile is Profile.FAST else PRODUCTION.format(folder=plan.folder)
+
+
+def _accounting(plan: Plan) -> str:
+    if not plan.spec.with_accounting:
+        return (
+            "AccountingStorageType=accounting_storage/none\n"
+            f"JobCompType=jobcomp/filetxt\nJobCompLoc={plan.folder}/log/jobcomp.txt\n"
+        )
+    # AccountingStoragePass: without it the clients of slurmdbd look for munge's socket in /run/munge.
+    return f"""\
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=127.0.0.1
+AccountingStoragePort={plan.port + 1}
+AccountingStoragePass={plan.munge_socket}
+AccountingStorageTRES=gres/gpu
+AccountingStoreFlags=job_comment,job_script,job_env
+"""
+
+
+def _nodes(plan: Plan) -> str:
+    return "".join(
+        f"NodeName=n{number} NodeHostname={plan.host} NodeAddr={node_address(number)} Port={plan.node_port(number)}"
+        " CPUs=16 Boards=1 SocketsPerBoard=1 CoresPerSocket=16 ThreadsPerCore=1 RealMemory=64000"
+        f" Gres=gpu:{GPUS_PER_NODE} State=UNKNOWN\n"
+        for number in range(1, plan.spec.nodes + 1)
+    )
+
+
+def _partitions(plan: Plan) -> str:
+    nodes = f"Nodes={_all_nodes(plan)} MaxTime=INFINITE State=UP"
+    if plan.spec.profile is Profile.FAST:
+        return f"PartitionName=main Default=YES {nodes}\n"
+    # A job in main preempts one in the two others: PREEMPTED for good, or requeued.
+    return (
+        f"PartitionName=main Default=YES PriorityTier=10 PreemptMode=OFF {nodes}\n"
+        f"PartitionName=scavenger PriorityTier=1 PreemptMode=CANCEL {nodes}\n"
+        f"PartitionName=scavenger-requeue PriorityTier=1 PreemptMode=REQUEUE {nodes}\n"
+    )
+
+
+def _all_nodes(plan: Plan) -> str:
+    return f"n[1-{plan.spec.nodes}]"

@@ -1,0 +1,148 @@
+"""Everything at once on one machine: a Slurm cluster, a Temporal server and a controller worker that watches it.
+
+The parts are real and run as processes of their own; `stop` ends them all.
+"""
+
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict
+
+from relight.lab import temporal
+from relight.lab.cluster import Cluster
+from relight.lab.node_wrapper import install_wrapper
+from relight.lab.processes import MARK, Process, spawn, wait_until
+from relight.lab.spec import ClusterSpec, Profile
+
+WORKER_TIMEOUT_S = 60
+FILE = "worker.json"
+
+
+class StackError(Exception):
+    """A part could not be started; the message says which and where its log is."""
+
+
+class StackSpec(BaseModel):
+    """What to start."""
+
+    model_config = ConfigDict(frozen=True)
+
+    folder: Path
+    nodes: int = 4
+    profile: Profile = Profile.FAST
+    cluster_name: str = "lab"
+    policy: Mapping[str, Any] = {}
+    """Keys of the policy, over those of `LAB_POLICY`."""
+
+
+LAB_POLICY: Mapping[str, Any] = {
+    "mode": "auto",
+    "trust_temporal_ui": True,
+    "approval_expires": "PT4M",
+    "progress_within": "PT5M",
+}
+
+
+class Stack:
+    """A cluster under Relight's care."""
+
+    def __init__(self, spec: StackSpec) -> None:
+        """Describe it; nothing happens until `start`."""
+        self.spec = spec
+        self.folder = spec.folder.absolute()
+        self.cluster = Cluster(ClusterSpec(folder=self.folder / "slurm", nodes=spec.nodes, profile=spec.profile))
+        self.temporal: temporal.TemporalServer | None = None
+
+    @property
+    def config(self) -> Path:
+        """The worker's settings file."""
+        return self.folder / "relight.yaml"
+
+    @property
+    def worker_log(self) -> Path:
+        """What the worker says."""
+        return self.folder / "worker.log"
+
+    def start(self, say: Callable[[str], None] = lambda _text: None) -> None:
+        """Start cluster, Temporal and worker; on failure or interruption nothing is left running."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self.cluster.start()
+            say(f"a real Slurm cluster ({self.cluster.status().slurm_version}): {self.spec.nodes} nodes, 8 GPUs each")
+            self.temporal = temporal.start(self.folder / "temporal")
+            say(f"a real Temporal server, its web UI at {self.temporal.web_ui}")
+            self.start_worker()
+            say("Relight's controller worker")
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End all of it; the folder stays. Safe to call at any time and more than once."""
+        self.stop_worker()
+        self.cluster.stop()
+        if server := temporal.load(self.folder / "temporal"):
+            server.stop()
+
+    def start_worker(self) -> None:
+        """Write the settings and start the controller worker; returns when it watches."""
+        self.config.write_text(yaml.safe_dump(self.settings()))
+        self.worker_log.touch()
+        before = self.worker_log.stat().st_size
+        command = [sys.executable, "-m", "relight.workers.cli", "worker", "controller", "--verbose"]
+        process = spawn(command, self.worker_log, self._environment())
+        (self.folder / FILE).write_text(process.model_dump_json())
+
+        def ready() -> bool:
+            return "watching cluster" in self.worker_log.read_text()[before:] or not process.alive
+
+        wait_until(ready, WORKER_TIMEOUT_S, "the controller worker to be ready")
+        if not process.alive:
+            raise StackError(f"the controller worker ended at once; see {self.worker_log}")
+
+    def _environment(self) -> dict[str, str]:
+        environment = self.cluster.environment()
+        environment = {k: v for k, v in environment.items() if not k.startswith("RELIGHT_")}
+        return environment | {"RELIGHT_CONFIG": str(self.config), MARK: str(self.folder)}
+
+    def worker(self) -> Process | None:
+        """The worker's process, when it runs."""
+        try:
+            process = Process.model_validate_json((self.folder / FILE).read_text())
+        except FileNotFoundError:
+            return None
+        return process if process.alive else None
+
+    def stop_worker(self) -> None:
+        """End the worker as its service manager would."""
+        if process := self.worker():
+            process.end()
+
+    def kill_worker(self) -> None:
+        """End the worker as a power cut would."""
+        if process := self.worker():
+            process.signal(signal.SIGKILL)
+            wait_until(lambda: not process.alive, 10, "the worker to be gone")
+
+    def settings(self) -> dict[str, Any]:
+        """The worker's settings, as its file holds them."""
+        if self.temporal is None:
+            raise StackError("Temporal has not been started")
+        data = self.folder / "relight"
+        data.mkdir(exist_ok=True)
+        return {
+            "cluster": self.spec.cluster_name,
+            "data": str(data),
+            "temporal": {"address": self.temporal.address, "ui": self.temporal.web_ui},
+            "slurm": {
+                "conf": str(self.cluster.slurm_conf),
+                "node_wrapper": list(install_wrapper(self.cluster)),
+            },
+            "logs": {"kernel": str(self.cluster.folder / "nodes/{node}/kern.log")},
+            "policy": {**LAB_POLICY, **self.spec.policy},
+        }
+

@@ -1,0 +1,59 @@
+"""The `relight` command: puts together what the folders offer. Each part is imported only when it is used."""
+
+import importlib
+import sys
+from collections.abc import Mapping
+
+import click
+
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "approve": ("relight.console.cli:approve", "Approve the plan of an incident that waits for a person."),
+    "diagnose": ("relight.attribution.command:diagnose", "Find out why a run died, from its logs alone."),
+    "doctor": ("relight.console.cli:doctor", "Check everything Relight needs here, and say what to do."),
+    "incidents": ("relight.console.cli:incidents", "List incidents, newest first."),
+    "lab": ("relight.lab.cli:lab", "A real Slurm cluster on this machine, to try things out."),
+    "reject": ("relight.console.cli:reject", "Reject the plan of an incident that waits for a person."),
+    "show": ("relight.console.cli:show", "Tell one incident's story."),
+    "why": ("relight.console.cli:why", "Explain what Relight did, or did not do, about a job."),
+    "worker": ("relight.workers.command:worker", "Run a worker."),
+}
+
+
+class _Lazy(click.Group):
+    """Knows the commands' names and one-line helps without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All names, sorted."""
+        del ctx
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command now."""
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(module), name)
+        if not isinstance(command, click.Command):
+            raise TypeError(COMMANDS[cmd_name][0])
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list under `relight --help`, without importing anything."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name][1]) for name in sorted(COMMANDS)])
+
+
+@click.group(
+    cls=_Lazy,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog='Completion: eval "$(_RELIGHT_COMPLETE=bash_source relight)"  (or zsh_source, fish_source)',
+)
+@click.version_option(package_name="relight", message="%(prog)s %(version)s")
+def main() -> None:
+    """Keep distributed training running on a Slurm GPU cluster."""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

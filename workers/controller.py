@@ -1,0 +1,185 @@
+"""The controller worker: all workflows and activities of one cluster, and its watchers."""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from temporalio.api.enums.v1 import IndexedValueType
+from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
+from temporalio.client import Client
+from temporalio.common import SearchAttributeIndexedValueType, WorkflowIDConflictPolicy
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.service import RPCError, RPCStatusCode
+from temporalio.worker import Worker
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+
+from relight.activities import attributes
+from relight.activities import contracts as c
+from relight.activities.close import Close
+from relight.activities.deliver import Deliver
+from relight.activities.follow import Follow
+from relight.activities.investigate import Investigate
+from relight.activities.nodes import NodeActs
+from relight.activities.restart import Restart
+from relight.activities.site import Site
+from relight.activities.watch import Watch
+from relight.clients.kernel_logs import KernelLogFiles
+from relight.clients.ledger_sql import SqlLedger
+from relight.clients.log_files import LogFiles
+from relight.clients.node_wrapper import NodeWrapper
+from relight.clients.slurm_commands import SlurmCommands
+from relight.config.settings import Settings
+from relight.workers.keys import make_approval_key
+from relight.workflows.guard_cluster import GuardCluster
+from relight.workflows.recover_job import RecoverJob
+from relight.workflows.watch_cluster import WatchCluster
+
+WORKFLOWS: Sequence[type] = (RecoverJob, GuardCluster, WatchCluster)
+
+PASSED_THROUGH = ("relight", "pydantic", "pydantic_core", "annotated_types", "typing_extensions", "typing_inspection")
+"""Modules that workflows share with the process: without it each run imports the models anew (45 ms instead of 8)."""
+
+
+def sandbox() -> SandboxedWorkflowRunner:
+    """The strict sandbox in which workflows run."""
+    return SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default.with_passthrough_modules(*PASSED_THROUGH))
+
+
+def activities(site: Site, client: Client, task_queue: str) -> list[Callable[..., Any]]:
+    """All activities of a cluster, bound to its clients."""
+    watch, follow, deliver = Watch(site), Follow(site), Deliver(site, client, task_queue)
+    investigate, restart, nodes, close = Investigate(site), Restart(site), NodeActs(site), Close(site)
+    return [
+        watch.watch_jobs,
+        watch.watch_nodes,
+        follow.follow_logs,
+        deliver.deliver,
+        investigate.confirm,
+        investigate.diagnose,
+        investigate.plan,
+        restart.keep_outputs,
+        restart.requeue,
+        restart.exclude,
+        restart.await_ended,
+        restart.start,
+        restart.cancel,
+        restart.await_running,
+        restart.await_progress,
+        nodes.read_policy,
+        nodes.read_nodes,
+        nodes.record_leave,
+        nodes.drain,
+        close.record_decision,
+        close.verify_decision,
+        close.await_closed,
+        close.close,
+    ]
+
+
+def build_site(settings: Settings, ledger: SqlLedger) -> Site:
+    """The cluster's clients, as the settings say."""
+    slurm = SlurmCommands(
+        slurm_conf=settings.slurm.conf or None,
+        bin_dir=settings.slurm.bin or None,
+        run_as=settings.slurm.run_as,
+        timeout=settings.slurm.timeout,
+    )
+    return Site(
+        cluster=settings.cluster,
+        slurm=slurm,
+        nodes=NodeWrapper(settings.slurm.node_wrapper),
+        ledger=ledger,
+        logs=LogFiles(),
+        kernel_logs=KernelLogFiles(settings.logs.kernel),
+        policy=settings.policy,
+        clock=lambda: datetime.now(UTC),
+        sleep=asyncio.sleep,
+        kept=settings.folder / "outputs",
+        catalogue=settings.logs.catalogue,
+        approval_key=settings.approval_key,
+    )
+
+
+async def connect(settings: Settings) -> Client:
+    """A client of the settings' Temporal.
+
+    Raises:
+        RuntimeError: when it cannot be reached.
+    """
+    return await Client.connect(
+        settings.temporal.address,
+        namespace=settings.temporal.namespace,
+        data_converter=pydantic_data_converter,
+    )
+
+
+_TYPES = {
+    SearchAttributeIndexedValueType.KEYWORD: IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
+    SearchAttributeIndexedValueType.KEYWORD_LIST: IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD_LIST,
+    SearchAttributeIndexedValueType.INT: IndexedValueType.INDEXED_VALUE_TYPE_INT,
+}
+
+
+async def register_search_attributes(client: Client) -> None:
+    """Register what is missing: upserting an unregistered attribute blocks a workflow instead of failing it (seen)."""
+    listed = await client.operator_service.list_search_attributes(
+        ListSearchAttributesRequest(namespace=client.namespace)
+    )
+    missing = {
+        key.name: _TYPES[key.indexed_value_type] for key in attributes.ALL if key.name not in listed.custom_attributes
+    }
+    if not missing:
+        return
+    request = AddSearchAttributesRequest(namespace=client.namespace, search_attributes=missing)
+    try:
+        await client.operator_service.add_search_attributes(request)
+    except RPCError as error:
+        # Another worker may have been faster.
+        if error.status is not RPCStatusCode.ALREADY_EXISTS:
+            raise
+
+
+async def start_long_lived(client: Client, settings: Settings) -> None:
+    """Make sure that the cluster's watchers and its guard run; harmless when they do."""
+    for name, arg, workflow_id in (
+        (c.GUARD_WORKFLOW, c.GuardState(cluster=settings.cluster), c.guard_id(settings.cluster)),
+        (c.WATCH_WORKFLOW, c.WatchInput(cluster=settings.cluster), c.watch_id(settings.cluster)),
+    ):
+        await client.start_workflow(
+            name,
+            arg,
+            id=workflow_id,
+            task_queue=settings.task_queue,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+        )
+
+
+async def run(settings: Settings, *, ready: Callable[[], Awaitable[None]] | None = None) -> None:
+    """Work until SIGTERM or SIGINT."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, stop.set)
+    settings.folder.mkdir(parents=True, exist_ok=True)
+    make_approval_key(settings.approval_key)
+    ledger = await asyncio.to_thread(SqlLedger.open, settings.ledger_url, settings.ledger_key)
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(asyncio.to_thread, ledger.close)
+        client = await connect(settings)
+        await register_search_attributes(client)
+        worker = Worker(
+            client,
+            task_queue=settings.task_queue,
+            workflows=WORKFLOWS,
+            activities=activities(build_site(settings, ledger), client, settings.task_queue),
+            workflow_runner=sandbox(),
+            max_concurrent_activities=400,  # waiting for queues and progress holds a slot each
+        )
+        await stack.enter_async_context(worker)
+        await start_long_lived(client, settings)
+        if ready:
+            await ready()
+        await stop.wait()

@@ -1,0 +1,14 @@
+"""Secrets that a controller worker makes for itself on first start."""
+
+import os
+import secrets
+from pathlib import Path
+
+
+def make_approval_key(path: Path) -> None:
+    """Make the site's approval key where there is none: who can read it can approve, so only its owner can."""
+    if path.exists():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(secrets.token_hex(32))

@@ -1,0 +1,104 @@
+"""One table: how long each activity may take, how it is tried again, and why. And the caps on what travels.
+
+Every activity is idempotent, so retries are without limit where the world may come back (Slurm, the ledger);
+an incident that waits is open and visible, one that gave up is lost.
+"""
+
+from datetime import timedelta
+from typing import NamedTuple, TypeVar
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+
+from relight.activities import contracts as c
+
+I = TypeVar("I")  # noqa: E741 - input
+O = TypeVar("O")  # noqa: E741 - output
+
+MAX_NODES_IN_ATTRIBUTE = 32
+"""Search attributes hold at most so many nodes, and a count: 1,000 names failed the workflow (seen)."""
+MAX_SUMMARY = 200
+"""Temporal's limit on a summary is 400 bytes."""
+MAX_DETAILS = 15_000
+"""Temporal's limit on current details is 20,000 bytes."""
+MAX_EVIDENCE_SIGNALS = 200
+"""Signals of evidence taken per incident; the rest is in the ledger."""
+REQUESTS_PER_RUN = 500
+"""Drain requests before the guard continues as new."""
+LEAVE_WITHIN = timedelta(minutes=2)
+"""How long an incident waits for the guard; without an answer nothing is drained."""
+
+DO_NOT_RETRY = ["NotPermittedError", "RefusedError", "NodeNotFoundError", "LedgerCorruptError", "ValueError"]
+"""Error classes for which another try cannot help; tested against the classes."""
+
+
+class Options(NamedTuple):
+    """Limits of one activity."""
+
+    start_to_close: timedelta
+    heartbeat: timedelta | None = None
+    attempts: int = 0
+    """0: tried again for ever."""
+
+
+def _seconds(value: float) -> timedelta:
+    return timedelta(seconds=value)
+
+
+_WATCHER = Options(timedelta(days=7), _seconds(30))
+_READ = Options(_seconds(60))
+_WRITE = Options(_seconds(120))
+_WAIT = Options(timedelta(days=30), _seconds(60))
+
+OPTIONS: dict[str, Options] = {
+    # Watchers run for hours and beat; a worker that died is noticed after 30 s.
+    c.WATCH_JOBS.name: _WATCHER,
+    c.WATCH_NODES.name: _WATCHER,
+    c.FOLLOW_LOGS.name: _WATCHER,
+    c.DELIVER_DETECTIONS.name: _WATCHER,
+    # Waits up to 60 s for Slurm to make up its mind about a lost node.
+    c.CONFIRM.name: Options(_seconds(180), _seconds(30)),
+    c.AWAIT_CLOSED.name: _WAIT,
+    # A 5 GB log takes a while to scan.
+    c.DIAGNOSE.name: Options(_seconds(300), _seconds(60)),
+    c.PLAN.name: _READ,
+    c.RECORD_DECISION.name: _READ,
+    c.VERIFY_DECISION.name: _READ,
+    # Bounded at 10 s inside; keeping outputs never holds up a recovery.
+    c.KEEP_OUTPUTS.name: Options(_seconds(30), attempts=2),
+    c.REQUEUE.name: _WRITE,
+    c.CANCEL.name: _WRITE,
+    c.EXCLUDE.name: _WRITE,
+    c.START.name: _WRITE,
+    # A job may wait in the queue for weeks.
+    c.AWAIT_ENDED.name: _WAIT,
+    c.AWAIT_RUNNING.name: _WAIT,
+    c.AWAIT_PROGRESS.name: _WAIT,
+    c.CLOSE.name: _READ,
+    c.READ_NODES.name: _READ,
+    c.RECORD_LEAVE.name: _READ,
+    # A node that cannot be drained after ten tries is said so; the restart does not wait for it.
+    c.DRAIN.name: Options(_seconds(120), attempts=10),
+    c.READ_POLICY.name: _READ,
+}
+
+
+async def do(call: c.Call[I, O], arg: I, summary: str = "") -> O:
+    """Run an activity with its options from the table; the summary is what the Temporal web UI shows."""
+    options = OPTIONS[call.name]
+    result: O = await workflow.execute_activity(
+        call.name,
+        arg,
+        result_type=call.result,
+        start_to_close_timeout=options.start_to_close,
+        heartbeat_timeout=options.heartbeat,
+        retry_policy=RetryPolicy(
+            initial_interval=_seconds(0.5),
+            backoff_coefficient=2,
+            maximum_interval=_seconds(10),
+            maximum_attempts=options.attempts,
+            non_retryable_error_types=DO_NOT_RETRY,
+        ),
+        summary=summary[:MAX_SUMMARY] or None,
+    )
+    return result

@@ -1,0 +1,481 @@
+"""RecoverJob: one interruption of one attempt, from the first evidence to a named outcome."""
+
+import asyncio
+from collections.abc import Coroutine
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
+
+with workflow.unsafe.imports_passed_through():
+    from relight.activities import attributes
+    from relight.activities import contracts as c
+    from relight.domain.base import Value, clip
+    from relight.domain.diagnosis import Diagnosis
+    from relight.domain.evidence import Detection, Evidence, Trust
+    from relight.domain.incidents import Outcome, Phase, StepTime, advance, headline, incident_id, may_close
+    from relight.domain.plan import Decision, Mode, Plan, Restart, decision_fits
+    from relight.domain.policy import Verdict
+    from relight.workflows.options import LEAVE_WITHIN, MAX_EVIDENCE_SIGNALS, MAX_NODES_IN_ATTRIBUTE, do
+    from relight.workflows.story import Status, summary_of, tell
+
+T = TypeVar("T")
+
+
+class Say(Value):
+    """What the signals `approve`, `reject` and `cancel` carry, as typed into the Temporal web UI."""
+
+    digest: str = ""
+    """The first 8 or more digits of the plan's digest."""
+    reason: str = ""
+
+
+class RecoverResult(Value):
+    """How the incident ended."""
+
+    incident: str
+    outcome: Outcome
+    reason: str
+
+
+class _Ended(Exception):  # noqa: N818 - the normal way out, not an error
+    """The incident ends here."""
+
+    def __init__(self, outcome: Outcome, reason: str) -> None:
+        super().__init__(reason)
+        self.outcome = outcome
+        self.reason = reason
+
+
+@workflow.defn(name=c.RECOVER_WORKFLOW)
+class RecoverJob:
+    """Confirm, diagnose, plan, ask, exclude and drain, restart, verify, close."""
+
+    @workflow.init
+    def __init__(self, arg: c.RecoverInput) -> None:
+        """Name the incident; the evidence that started it comes by signal."""
+        info = workflow.info()
+        self._ref = c.IncidentRef(
+            id=incident_id(arg.attempt, info.run_id),
+            workflow_id=info.workflow_id,
+            run_id=info.run_id,
+            attempt=arg.attempt,
+            kind=arg.kind,
+        )
+        self._phase = Phase.CONFIRMING
+        self._detections: list[Detection] = []
+        self._evidence: list[Evidence] = []
+        self._confirmation: c.Confirmation | None = None
+        self._diagnosis: Diagnosis | None = None
+        self._verdict: Verdict | None = None
+        self._decide_until: datetime | None = None
+        self._decision: Decision | None = None
+        self._leaves: dict[str, c.Leave] = {}
+        self._stop: tuple[Outcome, str] | None = None
+        self._steps: list[StepTime] = []
+        self._outcome: Outcome | None = None
+        self._reason = ""
+
+    @workflow.run
+    async def run(self, _arg: c.RecoverInput) -> RecoverResult:
+        """Platform only: whatever happens inside, the incident ends in a named outcome."""
+        try:
+            await self._recover()
+        except _Ended as end:
+            outcome, reason = end.outcome, end.reason
+        except ActivityError as error:
+            outcome, reason = self._failed(error)
+        except asyncio.CancelledError:
+            outcome, reason = Outcome.OVERRIDDEN, "the workflow was cancelled by a person"
+        await self._close(outcome, reason)
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        return RecoverResult(incident=self._ref.id, outcome=outcome, reason=reason)
+
+    def _failed(self, error: ActivityError) -> tuple[Outcome, str]:
+        if is_cancelled_exception(error):
+            return Outcome.OVERRIDDEN, "the workflow was cancelled by a person"
+        cause = error.cause
+        text = cause.message if isinstance(cause, ApplicationError) else str(cause or error)
+        return Outcome.FAILED, clip(f"{error.activity_type}: {text}", 500)
+
+    # --- the runbook -------------------------------------------------------------------------------------------
+
+    async def _recover(self) -> None:
+        await workflow.wait_condition(lambda: bool(self._detections))
+        detection = self._detections[0]
+        self._step("detected", headline(detection), at=detection.detected_at)
+        await self._confirm(detection)
+        diagnosis = await self._diagnose(detection)
+        verdict = await self._plan(detection, diagnosis)
+        if verdict.outcome:
+            raise _Ended(verdict.outcome, verdict.plan.reason)
+        if verdict.mode is Mode.MONITOR:
+            raise _Ended(Outcome.OBSERVED, summary_of(verdict.mode, verdict.plan.describe()))
+        if verdict.mode is Mode.APPROVE:
+            await self._approval(verdict)
+        self._go(Phase.ACTING)
+        await self._carry_out(detection, diagnosis, verdict)
+
+    async def _confirm(self, detection: Detection) -> None:
+        confirmation = await self._unless_stopped(
+            do(c.CONFIRM, c.ConfirmInput(incident=self._ref, detection=detection), "look again before believing it"),
+        )
+        self._confirmation = confirmation
+        self._step("confirmed" if not confirmation.outcome else "not confirmed", confirmation.reason)
+        if confirmation.outcome:
+            raise _Ended(confirmation.outcome, confirmation.reason)
+        workflow.upsert_search_attributes([attributes.USER.value_set(confirmation.user)])
+        if confirmation.open_incident:
+            await self._take_over(confirmation.open_incident)
+
+    async def _take_over(self, other: str) -> None:
+        """One act lease per job: the older incident ends before this one does anything."""
+        handle = workflow.get_external_workflow_handle(other)
+        try:
+            await handle.signal("superseded", self._ref.id)
+        except FailureError:
+            self._step("lease", f"{other} had closed already")
+        await self._unless_stopped(
+            do(c.AWAIT_CLOSED, c.AwaitClosedInput(incident=self._ref, workflow_id=other), f"wait for {other} to close"),
+        )
+
+    async def _diagnose(self, detection: Detection) -> Diagnosis:
+        self._go(Phase.DIAGNOSING)
+        arg = c.DiagnoseInput(incident=self._ref, detection=detection, evidence=tuple(self._evidence))
+        diagnosis = await self._unless_stopped(do(c.DIAGNOSE, arg, "find the cause in logs, kernel logs and Slurm"))
+        self._diagnosis = diagnosis
+        cause = diagnosis.verdict
+        nodes = cause.implicated.nodes
+        workflow.upsert_search_attributes(
+            [
+                attributes.CAUSE.value_set(cause.signature),
+                attributes.CATEGORY.value_set(str(cause.category)),
+                attributes.NODES.value_set(list(nodes[:MAX_NODES_IN_ATTRIBUTE])),
+                attributes.NODE_COUNT.value_set(len(nodes)),
+            ],
+        )
+        self._step("diagnosed", cause.summary or cause.signature)
+        return diagnosis
+
+    async def _plan(self, detection: Detection, diagnosis: Diagnosis) -> Verdict:
+        self._go(Phase.PLANNING)
+        arg = c.PlanInput(incident=self._ref, detection=detection, diagnosis=diagnosis)
+        verdict = await self._unless_stopped(do(c.PLAN, arg, "decide by policy"))
+        self._verdict = verdict
+        workflow.upsert_search_attributes([attributes.MODE.value_set(str(verdict.mode))])
+        self._step("planned", f"{verdict.plan.describe()} [{verdict.mode}]")
+        return verdict
+
+    async def _approval(self, verdict: Verdict) -> None:
+        """Wait for a person; nobody answering means no."""
+        self._go(Phase.WAITING)
+        until = workflow.now() + verdict.policy.approval_expires
+        if verdict.plan.requeue_until:
+            until = min(until, verdict.plan.requeue_until)
+        self._decide_until = until
+        self._show()
+        try:
+            await workflow.wait_condition(
+                lambda: self._decision is not None or self._stop is not None,
+                timeout=max(until - workflow.now(), timedelta(0)),
+                timeout_summary="approval expires",
+            )
+        except TimeoutError:
+            raise _Ended(Outcome.EXPIRED, "nobody decided in time; nothing was done") from None
+        self._raise_if_stopped()
+        decision = self._decision
+        if decision is None or not decision.approved:
+            raise _Ended(Outcome.REJECTED, (decision and decision.reason) or "rejected without a reason")
+        self._step("approved", f"by {decision.by or 'an unverified sender'}: {decision.reason}")
+
+    async def _carry_out(self, detection: Detection, diagnosis: Diagnosis, verdict: Verdict) -> None:
+        plan = verdict.plan
+        drains = asyncio.gather(*(self._drain(node, diagnosis) for node in plan.drain))
+        try:
+            if plan.restart is Restart.NONE:
+                await drains
+                await self._stop_job(self._act(plan, detection, diagnosis))
+            await self._restart(self._act(plan, detection, diagnosis))
+            self._go(Phase.VERIFYING)
+            end = await self._verify(plan, diagnosis, verdict.policy.progress_within)
+        finally:
+            await drains
+        raise end
+
+    def _act(self, plan: Plan, detection: Detection, diagnosis: Diagnosis) -> c.ActInput:
+        return c.ActInput(
+            incident=self._ref,
+            plan=plan,
+            detection=detection,
+            diagnosis_class=diagnosis.verdict.signature,
+            summary=diagnosis.verdict.summary,
+        )
+
+    async def _stop_job(self, act: c.ActInput) -> None:
+        if act.plan.cancel:
+            self._ended_or_step("cancelled", await do(c.CANCEL, act, f"cancel job {act.plan.attempt.job_id}"))
+        raise _Ended(Outcome.STOPPED, act.plan.reason)
+
+    async def _restart(self, act: c.ActInput) -> None:
+        """The order is Slurm's: see docs/architecture.md, "Acting on Slurm"."""
+        plan = act.plan
+        job = plan.attempt.job_id
+        await self._keep_outputs(act)
+        self._raise_if_stopped()
+        requeued_at = None
+        if plan.restart is Restart.REQUEUE:
+            done = await do(c.REQUEUE, act, f"requeue job {job}")
+            self._ended_or_step("requeued", done)
+            requeued_at = done.at
+        if plan.exclude:
+            arg = c.ExcludeInput(incident=self._ref, nodes=plan.exclude)
+            done = await do(c.EXCLUDE, arg, f"keep job {job} off {','.join(plan.exclude)}")
+            self._ended_or_step("excluded", done)
+        ended = await do(
+            c.AWAIT_ENDED,
+            c.AwaitEndedInput(incident=self._ref, requeued_at=requeued_at),
+            "wait until Slurm has ended the old attempt",
+        )
+        if ended.outcome:
+            raise _Ended(ended.outcome, ended.text)
+        self._step("ended", ended.text)
+        self._ended_or_step("start set", await do(c.START, act, f"StartTime=now for job {job}"))
+
+    async def _keep_outputs(self, act: c.ActInput) -> None:
+        """Requeue truncates the outputs; keeping them is worth ten seconds but never the recovery itself."""
+        try:
+            done = await do(c.KEEP_OUTPUTS, act, "keep the outputs of the failed attempt")
+            self._step("outputs kept", done.text)
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            self._step("outputs not kept", str(error.cause or error))
+
+    async def _verify(self, plan: Plan, diagnosis: Diagnosis, within: timedelta) -> "_Ended":
+        running = await self._until_running(plan)
+        self._step("running", running.text, at=running.at)
+        if running.attempt is None:
+            raise _Ended(running.outcome or Outcome.FAILED, running.text)
+        arg = c.AwaitProgressInput(
+            incident=self._ref,
+            next_attempt=running.attempt,
+            failed_step=diagnosis.failed_step,
+            until=workflow.now() + within,
+        )
+        past = f"step {diagnosis.failed_step}" if diagnosis.failed_step is not None else "its first step"
+        proof = await self._unless_stopped(do(c.AWAIT_PROGRESS, arg, f"wait for training to pass {past}"))
+        self._step("progress" if proof.moved else "no progress", proof.text, at=proof.at)
+        if proof.outcome:
+            return _Ended(proof.outcome, proof.text)
+        if not proof.moved:
+            return _Ended(Outcome.RESTARTED_NO_PROGRESS, proof.text)
+        outcome = Outcome.ADOPTED if plan.restart is Restart.ADOPT else Outcome.RECOVERED
+        return _Ended(outcome, proof.text)
+
+    async def _until_running(self, plan: Plan) -> c.Running:
+        """Wait for the next attempt; where our exclusions leave too few nodes, take the least proven back."""
+        exclude = list(plan.exclude)
+        while True:
+            arg = c.AwaitRunningInput(incident=self._ref, exclude=tuple(exclude))
+            running = await self._unless_stopped(do(c.AWAIT_RUNNING, arg, "wait for the next attempt to run"))
+            if not (running.too_few_nodes and exclude):
+                return running
+            node = exclude.pop()
+            back = c.ExcludeInput(incident=self._ref, nodes=(node,), take_back=True)
+            self._ended_or_step("exclusion taken back", await do(c.EXCLUDE, back, f"allow {node} again: too few nodes"))
+
+    async def _drain(self, node: str, diagnosis: Diagnosis) -> None:
+        """Ask the guard, then drain. Whatever goes wrong here is said, and never holds up the restart."""
+        try:
+            leave = await self._leave(node, diagnosis)
+            if not leave.granted:
+                self._step("drain refused", f"{node}: {leave.reason}")
+                return
+            arg = c.DrainInput(
+                incident=self._ref,
+                node=node,
+                cls=diagnosis.verdict.signature,
+                summary=diagnosis.verdict.summary,
+                leave=leave,
+            )
+            done = await do(c.DRAIN, arg, f"drain {node}")
+            self._step("drained" if done.outcome is None else "not drained", done.text, at=done.at)
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            self._step("drain failed", f"{node}: {self._failed(error)[1]}")
+
+    async def _leave(self, node: str, diagnosis: Diagnosis) -> c.Leave:
+        witnesses = tuple(
+            e for h in diagnosis.hypotheses for e in h.evidence if e.node == node and e.trust is Trust.PLATFORM
+        )
+        request = c.DrainRequest(
+            incident=self._ref,
+            node=node,
+            cls=diagnosis.verdict.signature,
+            reason=diagnosis.verdict.summary,
+            evidence=witnesses[:4],
+        )
+        guard = workflow.get_external_workflow_handle(c.guard_id(self._ref.attempt.cluster))
+        try:
+            await guard.signal("request_drain", request)
+            await workflow.wait_condition(
+                lambda: node in self._leaves, timeout=LEAVE_WITHIN, timeout_summary=f"leave to drain {node}"
+            )
+        except (FailureError, TimeoutError):
+            return c.Leave(node=node, granted=False, reason="the guard did not answer")
+        return self._leaves[node]
+
+    # --- what people and other workflows say ----------------------------------------------------------------------
+
+    @workflow.signal(description="A watcher's finding about this attempt (sent by Relight).")
+    def evidence(self, detection: Detection) -> None:
+        """Take a detection; the first starts the work, the rest is evidence beside it."""
+        if len(self._detections) >= MAX_EVIDENCE_SIGNALS:
+            return
+        if any(known.id == detection.id for known in self._detections):
+            return
+        self._detections.append(detection)
+        self._evidence.extend(detection.evidence if len(self._detections) > 1 else ())
+
+    @workflow.signal(
+        description='Approve the plan: {"digest": "first 8 digits or more of the plan\'s digest", "reason": "why"}.',
+    )
+    async def approve(self, say: Say) -> None:
+        """A person's yes by bare signal: it proves no identity, so it counts only where the site says so."""
+        await self._bare(say, approved=True)
+
+    @workflow.signal(description='Reject the plan: {"reason": "why"}. Nothing is done then.')
+    async def reject(self, say: Say) -> None:
+        """A person's no. A no needs no proof of identity: it only keeps Relight from acting."""
+        await self._bare(say, approved=False)
+
+    @workflow.signal(description='End this incident without (further) action: {"reason": "why"}.')
+    def cancel(self, say: Say) -> None:
+        """A person ends the incident."""
+        self._stop = self._stop or (Outcome.OVERRIDDEN, f"cancelled by a person: {say.reason or 'no reason given'}")
+
+    @workflow.signal(description="A newer incident of the same job takes over (sent by Relight).")
+    def superseded(self, by: str) -> None:
+        """End before anything is done; once restarted, the newer failure means no progress."""
+        if self._phase is Phase.VERIFYING:
+            self._stop = self._stop or (Outcome.RESTARTED_NO_PROGRESS, f"failed again: incident {by}")
+        elif self._phase is not Phase.ACTING:
+            self._stop = self._stop or (Outcome.SUPERSEDED, f"incident {by} of the same job took over")
+
+    @workflow.signal(description="The guard's answer to a request for leave to drain (sent by Relight).")
+    def leave(self, answer: c.Leave) -> None:
+        """Keep the guard's word."""
+        self._leaves.setdefault(answer.node, answer)
+
+    @workflow.update(description="Decide with a signed decision (sent by `relight approve` and `relight reject`).")
+    async def decide(self, signed: c.SignedDecision) -> str:
+        """Take a signed decision; the answer says whether it counts, and why not."""
+        if self._phase is not Phase.WAITING or self._verdict is None or self._decision:
+            return f"not counted: the incident is {self._phase}, not waiting for approval"
+        check = await do(c.VERIFY_DECISION, c.VerifyDecisionInput(incident=self._ref, signed=signed), "check signature")
+        if not check.genuine:
+            return f"not counted: {check.problem}"
+        decision = signed.decision.model_copy(update={"verified": True})
+        return await self._take(decision, self._verdict)
+
+    @workflow.query(description="Everything known of the incident.")
+    def status(self) -> Status:
+        """The incident as it stands."""
+        return Status(
+            incident=self._ref.id,
+            workflow_id=self._ref.workflow_id,
+            phase=self._phase,
+            detection=self._detections[0] if self._detections else None,
+            confirmation=self._confirmation,
+            diagnosis=self._diagnosis,
+            verdict=self._verdict,
+            decide_until=self._decide_until,
+            outcome=self._outcome,
+            reason=self._reason,
+            steps=tuple(self._steps),
+        )
+
+    async def _bare(self, say: Say, *, approved: bool) -> None:
+        if self._phase is not Phase.WAITING or self._verdict is None or self._decision:
+            return
+        plan = self._verdict.plan
+        digest = say.digest or ("" if approved else plan.digest)
+        await self._take(Decision(approved=approved, digest=digest, reason=say.reason), self._verdict)
+
+    async def _take(self, decision: Decision, verdict: Verdict) -> str:
+        """Judge a decision, record it, and let it count where it does."""
+        problem = decision_fits(decision, verdict.plan) or _too_weak(decision, verdict)
+        counts = problem is None
+        if counts:
+            # Set before the ledger is written: a second decision arriving meanwhile must not overwrite it.
+            self._decision = decision
+        await do(
+            c.RECORD_DECISION,
+            c.DecisionInput(
+                incident=self._ref, plan=verdict.plan, decision=decision, counts=counts, remark=problem or ""
+            ),
+            f"record {'approval' if decision.approved else 'rejection'}",
+        )
+        if problem:
+            self._step("decision not counted", problem)
+            return f"not counted: {problem}"
+        return "counted: " + ("approved" if decision.approved else "rejected")
+
+    # --- the platform part ----------------------------------------------------------------------------------------
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
+        """Wait for the work, or end it when a person or a newer incident stops this one."""
+        task = asyncio.create_task(work)
+        await workflow.wait_condition(lambda: task.done() or self._stop is not None)
+        if not task.done():
+            task.cancel()
+            self._raise_if_stopped()
+        result = await task
+        self._raise_if_stopped()
+        return result
+
+    def _raise_if_stopped(self) -> None:
+        if self._stop:
+            raise _Ended(*self._stop)
+
+    def _ended_or_step(self, name: str, done: c.Done) -> None:
+        if done.outcome:
+            raise _Ended(done.outcome, done.text)
+        self._step(name, done.text, at=done.at)
+
+    def _go(self, phase: Phase) -> None:
+        self._phase = advance(self._phase, phase)
+        workflow.upsert_search_attributes([attributes.PHASE.value_set(str(phase))])
+        self._show()
+
+    def _step(self, name: str, text: str, at: datetime | None = None) -> None:
+        self._steps.append(StepTime(name=name, at=at or workflow.now(), text=clip(text, 300)))
+        self._show()
+
+    def _show(self) -> None:
+        workflow.set_current_details(tell(self.status()))
+
+    async def _close(self, outcome: Outcome, reason: str) -> None:
+        if not may_close(self._phase, outcome):
+            reason = f"{reason} (outcome {outcome} from {self._phase})"
+            outcome = Outcome.FAILED
+        self._outcome, self._reason = outcome, reason
+        self._step(str(outcome), reason)
+        self._go(Phase.CLOSED)
+        workflow.upsert_search_attributes([attributes.OUTCOME.value_set(str(outcome))])
+        arg = c.CloseInput(incident=self._ref, outcome=outcome, reason=reason, steps=tuple(self._steps))
+        # Shielded: a cancelled workflow still writes its end to the ledger.
+        await asyncio.shield(do(c.CLOSE, arg, f"close as {outcome}"))
+
+
+def _too_weak(decision: Decision, verdict: Verdict) -> str | None:
+    """Why this decision may not approve this plan: a bare signal proves nothing about its sender."""
+    if decision.verified or not decision.approved:
+        return None
+    if not verdict.policy.trust_temporal_ui:
+        return "this site does not take bare signals (trust_temporal_ui is false); use `relight approve`"
+    if verdict.plan.drain or verdict.plan.cancel:
+        return "draining a node or cancelling a job needs a signed decision; use `relight approve`"
+    return None
