@@ -65,6 +65,8 @@ class RecoverInput(Value):
 
     attempt: AttemptKey
     kind: Interruption
+    detections: tuple[Detection, ...] = ()
+    """Those that came to an earlier incident of the attempt and were not answered by it."""
 
 
 class WatchInput(Value):

@@ -20,7 +20,8 @@ AT_ONCE = 16
 """Files read at the same time."""
 CATCH_UP = 64 << 20
 """A longer output met for the first time is followed from near its end."""
-BASELINE_OVER = timedelta(seconds=10)
+BASELINE_OVER = timedelta(seconds=15)
+"""Slurm tells CPU time in whole seconds per task, so a shorter look is too coarse."""
 BASELINE_LASTS = timedelta(minutes=5)
 SUSPICION = 0.6
 """Share of the silence limit after which the CPU time is sampled, to have something to compare with at the limit."""
@@ -116,13 +117,14 @@ class Follow:
     async def _cursor(self, each: Following, path: str) -> Cursor | None:
         position = each.progress.files.get(path)
         if position:
-            return Cursor(inode=position.inode, offset=position.offset)
+            return Cursor(inode=position.inode, offset=position.offset, mark=position.mark)
         return None if await self._site.logs.size(path) > CATCH_UP else Cursor()
 
     def _take(self, each: Following, path: str, chunk: Chunk) -> None:
         old = each.progress.files.get(path)
         start = 0 if chunk.restarted or old is None else old.start
-        position = LogPosition(inode=chunk.cursor.inode, offset=chunk.cursor.offset, start=start)
+        at = chunk.cursor
+        position = LogPosition(inode=at.inode, offset=at.offset, mark=at.mark, start=start)
         each.progress = each.progress.model_copy(update={"files": {**each.progress.files, path: position}})
         each.more = each.more or chunk.more
         marks = [mark for mark in map(parse_step, chunk.lines) if mark]

@@ -12,8 +12,9 @@ from temporalio import activity
 from relight.activities import contracts as c
 from relight.activities.records import row, save
 from relight.activities.site import Site, poll
-from relight.attribution.catalogue import Catalogue, load
+from relight.attribution.catalogue import load
 from relight.attribution.engine import diagnose
+from relight.attribution.scanner import Scanner
 from relight.attribution.sources import Context, LogSource, PriorFailure
 from relight.clients.logs import LogError
 from relight.domain.attempts import Attempt, AttemptState
@@ -38,8 +39,9 @@ class Investigate:
     """Looks at the outside on behalf of an incident."""
 
     def __init__(self, site: Site) -> None:
-        """Bind to a cluster."""
+        """Bind to a cluster; compiling the signatures takes most of a second, so it is done before they are needed."""
         self._site = site
+        self._scanner = Scanner(load(site.catalogue))
 
     @activity.defn(name=c.CONFIRM.name)
     async def confirm(self, arg: c.ConfirmInput) -> c.Confirmation:
@@ -136,7 +138,7 @@ class Investigate:
         context = _context(attempt, record, nodes, arg.detection, earlier=earlier, last_step=progress.last_step)
         beat = asyncio.create_task(_beat())
         try:
-            found = await asyncio.to_thread(diagnose, [*sources, *kernel], context, self._catalogue())
+            found = await asyncio.to_thread(diagnose, [*sources, *kernel], context, self._scanner)
         finally:
             beat.cancel()
         told = (*arg.detection.evidence, *arg.evidence)
@@ -145,9 +147,6 @@ class Investigate:
         update = {"phase": Phase.DIAGNOSING, "diagnosis": diagnosis}
         await save(self._site, arg.incident, "diagnose", RowKind.DIAGNOSED, body, **update)
         return diagnosis
-
-    def _catalogue(self) -> Catalogue:
-        return load(self._site.catalogue)
 
     async def _kernel_logs(self, attempt: Attempt) -> tuple[list[LogSource], list[str]]:
         sources: list[LogSource] = []

@@ -17,7 +17,7 @@ from relight.domain.evidence import Interruption
 from relight.domain.incidents import Outcome, Phase
 from relight.domain.ledger import Change, RowKind
 from relight.domain.policy import requeued
-from relight.domain.slurm import JobFlag, JobRecord, JobState
+from relight.domain.slurm import ENDED, JobFlag, JobRecord, JobState
 from relight.domain.watching import alive
 
 LOOK_AGAIN = timedelta(seconds=0.25)
@@ -84,19 +84,28 @@ class Restart:
         if record is None or not requeued(attempt, record):
             what = {"what": "requeue", "job": attempt.key.job_id, "plan": arg.plan.digest}
             await mutation.intend(what)
-            await self._write_requeue(attempt.key.job_id)
+            theirs = await self._write_requeue(attempt, meant=meant)
+            if theirs:
+                return await mutation.effect(theirs)
         record = await self._await_requeued(attempt)
         text = f"Slurm shows restart {record.restarts}, {record.state}"
         return await mutation.effect(self._done(text))
 
-    async def _write_requeue(self, job_id: int) -> None:
+    async def _write_requeue(self, attempt: Attempt, *, meant: bool) -> c.Done | None:
+        """Write it; somebody else's requeue, which came between look and write, is returned as theirs."""
         try:
-            await self._site.slurm.requeue(job_id)
+            await self._site.slurm.requeue(attempt.key.job_id)
         except AmbiguousWriteError:
-            return  # the read-back tells; if nothing has changed by then, the next try looks first
-        except RefusedError as error:
-            # Slurm refuses to requeue a job that is pending already: then somebody was faster, and we look.
-            activity.logger.info("requeue of job %d refused: %s", job_id, error)
+            return None  # the read-back tells; if nothing has changed by then, the next try looks first
+        except RefusedError:
+            # Slurm refuses to requeue a job that is pending already: then somebody was faster, unless an earlier
+            # try of ours was. Any other refusal stands.
+            record = await self._site.record(attempt.key.job_id)
+            if record is None or not requeued(attempt, record):
+                raise
+            if not meant:
+                return self._done("somebody else queued the job again first", Outcome.OVERRIDDEN)
+        return None
 
     async def _must_not_requeue(
         self, attempt: Attempt, record: JobRecord | None, arg: c.ActInput, *, meant: bool
@@ -142,6 +151,8 @@ class Restart:
         record = await self._site.record(attempt.key.job_id)
         if record is None:
             return await mutation.effect(self._done("Slurm no longer knows the job", Outcome.EXPIRED))
+        if record.state is JobState.CANCELLED:
+            return await mutation.effect(self._done("the job was cancelled", Outcome.OVERRIDDEN))
         if record.running:
             return await mutation.effect(self._done("the job runs already: exclusions cannot be changed"))
         users_own = set(attempt.record.excluded_nodes)
@@ -256,6 +267,10 @@ class Restart:
         if record is None or not alive(attempt.key, record):
             state = record.state if record else "no longer known"
             return await mutation.effect(self._done(f"nothing to cancel: the job is {state}"))
+        progress = await self._site.progress(attempt.key)
+        if arg.detection.kind is Interruption.HANG and moved_since(arg.detection, progress):
+            text = f"training moved on to step {progress.last_step}"
+            return await mutation.effect(self._done(text, Outcome.NOT_CONFIRMED))
         if not meant:
             await mutation.intend({"what": "cancel", "job": record.job_id})
         await self._site.slurm.cancel(record.job_id)
@@ -296,9 +311,17 @@ class Restart:
             return c.Running(at=now, outcome=Outcome.OVERRIDDEN, text=f"the job is {record.state} now")
         if record.state is JobState.PENDING and record.reason.startswith("BadConstraints") and arg.exclude:
             return c.Running(at=now, too_few_nodes=True, text="BadConstraints: our exclusion leaves too few nodes")
+        return await self._ran_meanwhile(attempt, record)
+
+    async def _ran_meanwhile(self, attempt: Attempt, record: JobRecord) -> c.Running | None:
+        now = self._site.clock()
         newer = await self._newer_attempt(attempt)
         if newer:
             return c.Running(attempt=newer.key, nodes=newer.record.nodes[:64], at=now, text="ran again meanwhile")
+        if record.submit_time > attempt.key.submit_time and record.state in ENDED and not record.completing:
+            # Nobody saw it run, so nobody will open an incident for it: without this the wait would have no end.
+            text = f"the next attempt was {record.state} before it was seen running"
+            return c.Running(at=now, outcome=Outcome.RESTARTED_NO_PROGRESS, text=text)
         return None
 
     async def _newer_attempt(self, attempt: Attempt) -> Attempt | None:

@@ -11,11 +11,11 @@ from temporalio import activity
 from relight.clients.kernel_logs import KernelLogs
 from relight.clients.ledger import Ledger
 from relight.clients.logs import Logs
-from relight.clients.slurm import JobNotFoundError, NodeControl, Slurm
+from relight.clients.slurm import JobNotFoundError, NodeControl, Slurm, SlurmError
 from relight.domain.attempts import Attempt, AttemptKey, AttemptState, Progress, progress_cursor
 from relight.domain.ledger import Entry, RowKind
 from relight.domain.policy import Hand, Policy, requeued, whose_hand
-from relight.domain.slurm import JobRecord, NodeRecord
+from relight.domain.slurm import ENDED, JobRecord, JobState, NodeRecord
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,22 @@ class Site:
     async def record(self, job_id: int) -> JobRecord | None:
         """The job as slurmctld shows it now, or None when it does not (or no longer) know it."""
         try:
-            return await self.slurm.job(job_id)
+            record = await self.slurm.job(job_id)
         except JobNotFoundError:
             return None
+        return await self.settled(record)
+
+    async def settled(self, record: JobRecord) -> JobRecord:
+        """The record with its final state, where 22.05 hides that behind COMPLETING and accounting knows it (seen)."""
+        if record.state is not JobState.UNKNOWN or not record.completing:
+            return record
+        try:
+            executions = await self.slurm.executions(record.job_id)
+        except SlurmError:
+            return record
+        same = (e for e in executions if e.submit_time == record.submit_time and e.state in ENDED)
+        known = next(same, None)
+        return record.model_copy(update={"state": known.state}) if known else record
 
     async def known(self, key: AttemptKey) -> AttemptState | None:
         """What the ledger knows of the attempt."""

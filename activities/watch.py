@@ -15,6 +15,7 @@ from relight.clients.slurm import SlurmBusyError, SlurmError, SlurmUnavailableEr
 from relight.domain.attempts import Attempt, AttemptState, attempt_key, lineage_id, same_lineage
 from relight.domain.evidence import Detection
 from relight.domain.ledger import Change, Entry, RowKind
+from relight.domain.policy import requeued
 from relight.domain.slurm import ENDED_BADLY, JobRecord, JobState
 from relight.domain.watching import Ended, compare, ending, lost_nodes, node_down, purged
 
@@ -82,6 +83,11 @@ class Watch:
     async def _attempt_ended(self, state: AttemptState, ended: Ended) -> None:
         attempt, record = ended
         now = self._site.clock()
+        if record is not None and not requeued(attempt, record):
+            record = await self._site.settled(record)
+            if record.state is JobState.UNKNOWN:
+                return  # it ends, but how is not known yet: look again
+            ended = Ended(attempt, record)
         if record is None:
             detection, how = await self._purged(attempt, now)
         else:

@@ -6,6 +6,7 @@ Both engines report the same lines (a test holds them to it); hyperscan is many 
 import importlib
 import re
 from collections.abc import Iterator, Sequence
+from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
 hyperscan: Any
@@ -16,8 +17,10 @@ except ImportError:  # the extra `scan` is not installed
 
 _TAIL = re.compile(r"\(\?P<\w+>\.\{0,\d+\}\)$|\.\{0,\d+\}$")
 _TAIL_ONE = re.compile(r"\(\?P<\w+>\.\{1,\d+\}\)$|\.\{1,\d+\}$")
-SHORTEST_LITERAL = 3
+SHORTEST_LITERAL = 2
 """Shorter texts are everywhere: looking for them saves nothing."""
+FAR = 4096
+"""How far around its literal a pattern is tried by the slow engine: a giant line must not cost the square of it."""
 
 
 class Hit(NamedTuple):
@@ -46,6 +49,7 @@ class HyperscanAutomaton:
 
     def __init__(self, patterns: Sequence[str], once: Sequence[bool]) -> None:
         multiline, single = hyperscan.HS_FLAG_MULTILINE, hyperscan.HS_FLAG_SINGLEMATCH
+        self._lock = Lock()  # the database's scratch space serves one scan at a time
         self._database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
         self._database.compile(
             expressions=[detector(pattern).encode() for pattern in patterns],
@@ -61,7 +65,8 @@ class HyperscanAutomaton:
         def on_match(pattern: int, _start: int, end: int, _flags: int, _context: Any) -> None:
             found.append(Hit(pattern, end))
 
-        self._database.scan(data, match_event_handler=on_match)
+        with self._lock:
+            self._database.scan(data, match_event_handler=on_match)
         return found
 
 
@@ -91,13 +96,22 @@ def _near(data: bytes, lowered: bytes, needed: bytes, pattern: re.Pattern[bytes]
         start = data.rfind(b"\n", 0, at) + 1
         end = data.find(b"\n", at)
         end = len(data) if end < 0 else end
-        if found := pattern.search(data[start:end]):
-            yield start + found.end()
+        if found := pattern.search(data, max(start, at - FAR), min(end, at + FAR)):
+            yield found.end()
         at = lowered.find(needed, end)
 
 
 _TOKEN = re.compile(
-    r"(\(\?P<\w+>|\(\?i:|\(\?:|\(\?i\)|\()|(\))|([*?]|\{0?,\d*\}|\{0\})|(\+|\{\d[\d,]*\})|(\|)|(\[(?:\\.|[^\]\\])+\]|\\[A-Za-z0-9]|[.^$])|\\?(.)"
+    r"""
+    ( \(\?P<\w+> | \(\?i?: | \(\?i\) | \( )    # opens a group
+    | ( \) )
+    | ( [*?] | \{0?,\d*\} | \{0\} )              # what stands before may be missing
+    | ( \+ | \{\d[\d,]*\} )                      # it may be repeated
+    | ( \| )
+    | ( \[(?:\\.|[^\]\\])+\] | \\[A-Za-z0-9] | [.^$] )
+    | \\?(.)                                     # stands for itself
+    """,
+    re.VERBOSE,
 )
 _BREAK = "\0"
 
@@ -116,7 +130,7 @@ def literal(pattern: str) -> bytes:
         elif repeated:
             frames[-1].append(_BREAK)
         else:
-            frames[-1].append("|" if either else _BREAK if unknown else plain.lower() if plain != "|" else _BREAK)
+            frames[-1].append(either or (_BREAK if unknown or plain == "|" else plain.lower()))
     runs = [] if "|" in frames[0] else "".join(frames[0]).split(_BREAK)
     best = max(runs, key=len, default="")
     return best.encode() if len(best) >= SHORTEST_LITERAL else b""

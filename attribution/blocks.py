@@ -12,7 +12,7 @@ LONGEST_LINE = 1 << 16
 
 _ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]{0,256}(?:\x07|\x1b\\)|[@-Z\\^_=>()#])")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-_GZIP = b"\x1f\x8b"
+_GZIP = b"\x1f\x8b\x08"
 
 
 class Block(NamedTuple):
@@ -25,16 +25,18 @@ class Block(NamedTuple):
     """The same length as `data`, carriage returns kept: only `\\n` counts as a line for a person's editor."""
     first_line: int
 
-    def line_number(self, offset: int) -> int:
-        """Number of the line at this offset, from 1, as an editor counts."""
-        return self.first_line + self.raw.count(b"\n", 0, offset)
+    def newlines(self, start: int, end: int) -> int:
+        """How many lines, as an editor counts them, end between two offsets."""
+        return self.raw.count(b"\n", start, end)
 
     def line_start(self, offset: int) -> int:
-        """Where the line at this offset begins, no further back than the longest line."""
-        return max(self.data.rfind(b"\n", 0, offset) + 1, offset - LONGEST_LINE)
+        """Where the line at this offset begins; a giant line counts as several."""
+        start = self.data.rfind(b"\n", 0, offset) + 1
+        return start + (offset - start) // LONGEST_LINE * LONGEST_LINE
 
-    def line(self, start: int, limit: int) -> bytes:
-        """The line that begins here, at most `limit` bytes of it."""
+    def line(self, start: int, hit: int, limit: int) -> bytes:
+        """The line that begins at `start`; of a long one `limit` bytes around `hit`."""
+        start = max(start, hit - limit // 2)
         end = self.data.find(b"\n", start, start + limit)
         return self.data[start : end if end >= 0 else start + limit]
 

@@ -15,6 +15,7 @@ from relight.attribution.blocks import printable
 from relight.attribution.catalogue import Catalogue, CatalogueError, load
 from relight.attribution.engine import diagnose as find_cause
 from relight.attribution.report import as_json, as_text
+from relight.attribution.scanner import Scanner
 from relight.attribution.sources import LogSource
 from relight.domain.diagnosis import Diagnosis
 from relight.domain.evidence import Source
@@ -34,10 +35,11 @@ def diagnose(files: tuple[str, ...], machine: bool, kernel_logs: tuple[str, ...]
     Works on any output of Slurm, PyTorch, NCCL and the kernel, plain or gzip. Exit codes: 0 diagnosed, 1 failed,
     2 usage, 4 file not found.
     """
+    pairs = [_split(pair) for pair in kernel_logs]
     catalogue = _catalogue(catalogues)
     sources = [_source(file, Source.JOB_LOG, None) for file in files]
-    sources += [_source(file, Source.KERNEL_LOG, node) for node, file in map(_split, kernel_logs)]
-    diagnosis = find_cause(sources, catalogue=catalogue)
+    sources += [_source(file, Source.KERNEL_LOG, node) for node, file in pairs]
+    diagnosis = find_cause(sources, scanner=Scanner(catalogue) if catalogues else None)
     _show(diagnosis, catalogue, machine=machine)
     failed = [said for said in diagnosis.unreadable if not said.endswith(": empty")]
     if len(failed) == len(sources):

@@ -1,9 +1,10 @@
 """The diagnosis: bytes and evidence in, ranked hypotheses out. No server, no language model, no clock."""
 
 from collections.abc import Sequence
+from functools import cache
 
 from relight.attribution import scheduler
-from relight.attribution.catalogue import Catalogue, load
+from relight.attribution.catalogue import Catalogue, When, load
 from relight.attribution.facts import Facts, gather
 from relight.attribution.history import with_history
 from relight.attribution.numerics import loss_jump
@@ -11,9 +12,10 @@ from relight.attribution.reading import LogScan, read_log
 from relight.attribution.scanner import Scanner
 from relight.attribution.search import Candidate, ranked
 from relight.attribution.sources import Context, LogSource
-from relight.attribution.verdicts import hypothesis
+from relight.attribution.verdicts import holds, hypothesis
 from relight.domain.diagnosis import Action, Category, Diagnosis, Hypothesis
 from relight.domain.evidence import Interruption
+from relight.domain.slurm import ENDED_BADLY
 
 MOST_HYPOTHESES = 6
 LIKELY = 0.25
@@ -23,18 +25,23 @@ LIKELY = 0.25
 def diagnose(
     sources: Sequence[LogSource],
     context: Context | None = None,
-    catalogue: Catalogue | None = None,
+    scanner: Scanner | None = None,
 ) -> Diagnosis:
     """Find the cause of an interruption.
 
     Reads each source once, in bounded memory. A source that cannot be read or is empty is listed in
     `Diagnosis.unreadable`. Job logs may classify and name nodes to be left out of this job's retry;
     `Hypothesis.drain_nodes` is filled from kernel logs within the window and from slurmctld only.
+    `scanner` is a prepared one, for a site's own catalogue; the shipped catalogue's is prepared once.
     """
-    catalogue = catalogue or load()
-    scanner = Scanner(catalogue)
+    scanner = scanner or _shipped_scanner()
     scans = [read_log(source, scanner) for source in sources]
-    return conclude(scans, context or Context(), catalogue)
+    return conclude(scans, context or Context(), scanner.catalogue)
+
+
+@cache
+def _shipped_scanner() -> Scanner:
+    return Scanner(load())
 
 
 def conclude(scans: Sequence[LogScan], context: Context, catalogue: Catalogue) -> Diagnosis:
@@ -45,7 +52,7 @@ def conclude(scans: Sequence[LogScan], context: Context, catalogue: Catalogue) -
     found = _merge([hypothesis(one, facts) for one in candidates], told, candidates)
     if not found or not _answers(found[0], candidates):
         found = [one for one in (loss_jump(facts), _silent_hang(facts)) if one] + found
-    found = found or [_unknown(facts)]
+    found = found or [_finished(facts) or _unknown(facts)]
     found[0] = _do_not_requeue(with_history(found[0], facts), facts)
     return Diagnosis(
         hypotheses=tuple(found[:MOST_HYPOTHESES]),
@@ -93,6 +100,21 @@ def _silent_hang(facts: Facts) -> Hypothesis | None:
         action_if_it_repeats=Action.STOP,
         confidence=0.3,
         summary="Training stopped making progress and no log says why.",
+    )
+
+
+def _finished(facts: Facts) -> Hypothesis | None:
+    """All steps done, no failure in any log, and nobody reported an interruption: nothing failed."""
+    bad_end = facts.context.interruption is not None or facts.context.state in ENDED_BADLY
+    if bad_end or not holds(When.AT_END, (), facts):
+        return None
+    return Hypothesis(
+        signature="TRAINING_DONE",
+        category=Category.CONTROL,
+        action=Action.NONE,
+        action_if_it_repeats=Action.NONE,
+        confidence=0.6,
+        summary="All training steps were done and nothing in the logs is a failure.",
     )
 
 

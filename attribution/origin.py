@@ -34,10 +34,11 @@ def speaker(text: str, nodes: frozenset[str] = frozenset()) -> Speaker:
     node, gpu = None, None
     if found := _NCCL.search(head):
         node, gpu = found[1], found[2]
-    elif (found := (_UCX.search(head) or _KERNEL.search(head))) or (
-        (found := _NODE.search(head)) and found[1] in nodes
-    ):
+    elif found := _UCX.search(head) or _KERNEL.search(head):
         node = found[1]
+    else:
+        found = _NODE.search(head)
+        node = found[1] if found and found[1] in nodes else None
     local = _LOCAL.search(head)
     return Speaker(_rank(head), int(local[1]) if local else None, node, gpu)
 

@@ -59,6 +59,8 @@ class LogScan:
     counts: Counter[str] = field(default_factory=Counter)
     """Lines of each signature, the ones not kept as well."""
     seats: dict[int, Seat] = field(default_factory=dict)
+    nranks: int = 0
+    """Size of the group that NCCL's placements are of; 0 when they are the launcher's."""
     addresses: dict[str, str] = field(default_factory=dict)
     """Node of an address."""
     startup: bool = False
@@ -102,13 +104,23 @@ def _read_block(block: Block, scanner: Scanner, scan: LogScan) -> bool:
         elif match.signature == STARTUP:
             scan.startup = True
         elif match.signature == PLACEMENT:
-            fields = match.fields
-            scan.seats.setdefault(int(fields["rank"]), Seat(node=fields["node"], gpu=fields.get("gpu")))
+            _seat(match.fields, scan)
         elif match.signature == ADDRESS:
             scan.addresses.setdefault(match.fields["address"], match.fields["node"])
         else:
             scan.found.setdefault(match.signature, Found()).add(match)
     return progressed
+
+
+def _seat(fields: dict[str, str], scan: LogScan) -> None:
+    """Take a placement in; NCCL numbers ranks anew in each group, so only its largest group counts."""
+    size = int(fields.get("nranks", 0))
+    if 0 < size < scan.nranks:
+        return
+    if size > scan.nranks:
+        scan.nranks = size
+        scan.seats.clear()
+    scan.seats.setdefault(int(fields["rank"]), Seat(node=fields["node"], gpu=fields.get("gpu")))
 
 
 def _steps(block: Block) -> Iterator[StepLine]:

@@ -33,9 +33,10 @@ class Match(NamedTuple):
 
 
 class Scanner:
-    """All signatures of a catalogue, ready to be searched for. Holds no state between logs."""
+    """All signatures of a catalogue, ready to be searched for. Holds no state between logs; threads may share it."""
 
     def __init__(self, catalogue: Catalogue, *, fast: bool | None = None) -> None:
+        self.catalogue = catalogue
         rows: list[tuple[str, str]] = [
             (signature.id, pattern) for signature in catalogue.signatures.values() for pattern in signature.expressions
         ]
@@ -62,19 +63,25 @@ class Scanner:
     def matches(self, block: Block, counts: Counter[str]) -> Iterator[Match]:
         """The recognised lines of a block in order; `counts` grows by all of them."""
         lines: dict[int, set[str]] = {}
+        places: dict[int, int] = {}
         for pattern, end in self._automaton.hits(block.data):
-            lines.setdefault(block.line_start(max(end - 1, 0)), set()).add(self._names[pattern])
+            start = block.line_start(max(end - 1, 0))
+            lines.setdefault(start, set()).add(self._names[pattern])
+            places.setdefault(start, end)
+        number, counted = block.first_line, 0
         for start in sorted(lines):
+            number, counted = number + block.newlines(counted, start), start
             names = lines[start]
             if any(not name.startswith("@") for name in names - self._generic):
                 names = names - self._generic
             counts.update(names)
             if kept := [name for name in sorted(names) if counts[name] <= DETAILED]:
-                yield from self._match(block, start, kept)
+                yield from self._match(block, (number, start, places[start]), kept)
 
-    def _match(self, block: Block, start: int, names: list[str]) -> Iterator[Match]:
-        raw = block.line(start, LINE_LIMIT)
-        text, number = printable(raw), block.line_number(start)
+    def _match(self, block: Block, where: tuple[int, int, int], names: list[str]) -> Iterator[Match]:
+        number, start, hit = where
+        raw = block.line(start, hit, LINE_LIMIT)
+        text = printable(raw)
         for name in names:
             yield Match(name, number, text, self._fields(name, raw), block.number, start)
 

@@ -10,6 +10,7 @@ from relight.attribution.facts import WATCHDOG, Facts, Line
 from relight.attribution.search import Candidate
 from relight.domain.base import clip
 from relight.domain.diagnosis import Action, Category, Hypothesis, Implicated
+from relight.domain.evidence import Source
 
 EVIDENCE_EACH = 8
 FEW_STEPS = 5
@@ -29,8 +30,8 @@ def hypothesis(candidate: Candidate, facts: Facts) -> Hypothesis:
             action = variant.action or action
             repeats = variant.action_if_it_repeats or (variant.action or repeats)
             break
-    if signature.if_every_node and on_every_node(who.nodes, facts):
-        action = repeats = signature.if_every_node
+    if (everywhere := _everywhere(signature, action, lines)) and on_every_node(who.nodes, facts):
+        action, repeats = everywhere, signature.if_every_node or repeats
         who = who.model_copy(update={"nodes": ()})
     if action is Action.STOP and signature.blame is Blame.PEER:
         who = Implicated()  # a setting is wrong, not the node at the other end
@@ -47,6 +48,14 @@ def hypothesis(candidate: Candidate, facts: Facts) -> Hypothesis:
         drain_nodes=_drainable(signature, lines, facts),
         evidence=tuple(line.evidence() for line in lines[:EVIDENCE_EACH]),
     )
+
+
+def _everywhere(signature: Signature, action: Action, lines: Sequence[Line]) -> Action | None:
+    """The action when most nodes show it: by job evidence alone nobody is excluded for what everybody has."""
+    told_by_kernel = any(line.scan.source.kind is Source.KERNEL_LOG for line in lines)
+    if signature.if_every_node or action is not Action.RESTART_EXCLUDING_NODE or told_by_kernel:
+        return signature.if_every_node
+    return Action.RESTART
 
 
 def _drainable(signature: Signature, lines: Sequence[Line], facts: Facts) -> tuple[str, ...]:
@@ -87,7 +96,7 @@ def _summary(signature: Signature, lines: Sequence[Line], who: Implicated, facts
     words: dict[str, Any] = {
         "where": where(who) or _SOMEWHERE.get(signature.category, "a process that the log does not name"),
         "peer": ", ".join(who.nodes) or fields.get("peer") or "the other end",
-        "exc": lines[0].match.fields.get("exc", "an error"),
+        "exc": clip(lines[0].match.fields.get("exc", "an error"), 100),
         "msg": clip(fields.get("msg", "(no message)"), 200),
         "exit": fields.get("exit", "?"),
         "missing": "",

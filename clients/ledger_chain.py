@@ -15,11 +15,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import Connection, Engine, RowMapping, delete, func, insert, select
+
 from relight.clients.ledger import LedgerCorruptError, LedgerUnavailableError
 from relight.clients.ledger_schema import head, ledger
 from relight.domain.base import canonical_json
 from relight.domain.ledger import ChainReport
-from sqlalchemy import Connection, Engine, RowMapping, delete, func, insert, select
 
 ZERO = "0" * 64
 """What the first row has for its predecessor."""
@@ -57,9 +58,7 @@ class Chain:
     def seal(self, connection: Connection, seq: int, newest: str) -> None:
         """Record which row is the newest."""
         connection.execute(delete(head))
-        connection.execute(
-            insert(head), {"one": 1, "seq": seq, "hash": newest, "seal": self._seal(seq, newest)}
-        )
+        connection.execute(insert(head), {"one": 1, "seq": seq, "hash": newest, "seal": self._seal(seq, newest)})
 
     def check_key(self, connection: Connection) -> None:
         """Refuse a key that did not write this chain.
@@ -86,9 +85,7 @@ class Chain:
                 if not problem and anchor and anchor.rows == row["seq"] and anchor.head != row["hash"]:
                     problem = f"row {row['seq']} is not the one that was anchored"
                 if problem:
-                    return ChainReport(
-                        rows=count, head=_said(count, newest), broken_at=row["seq"], problem=problem
-                    )
+                    return ChainReport(rows=count, head=_said(count, newest), broken_at=row["seq"], problem=problem)
                 count, newest = row["seq"], row["hash"]
             if not batch and last <= count:
                 break
@@ -109,9 +106,7 @@ class Chain:
             return f"row {seq} is not as it was written"
         return ""
 
-    def _end_problem(
-        self, sealed: RowMapping | None, count: int, newest: str, anchor: ChainReport | None
-    ) -> str:
+    def _end_problem(self, sealed: RowMapping | None, count: int, newest: str, anchor: ChainReport | None) -> str:
         if anchor and anchor.rows > count:
             return f"{anchor.rows} rows were anchored, {count} are left"
         if count == 0 and sealed is None:

@@ -4,13 +4,14 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
+from sqlalchemy import RowMapping
+
 from relight.clients.ledger import LedgerCorruptError
 from relight.domain.attempts import AttemptState
 from relight.domain.base import Value, canonical_json
 from relight.domain.evidence import Detection
 from relight.domain.incidents import Incident
 from relight.domain.ledger import Change, Entry, Row
-from sqlalchemy import RowMapping
 
 
 def storable(words: str) -> str:

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from relight.clients.ledger import LedgerCorruptError, LedgerUnavailableError
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -34,6 +33,8 @@ from sqlalchemy import (
     select,
     text,
 )
+
+from relight.clients.ledger import LedgerCorruptError, LedgerUnavailableError
 
 SCHEMA_VERSION = 1
 _BUSY_SECONDS = 15
@@ -193,9 +194,7 @@ def connect(url: str) -> Engine:
     else:
         _make_private(parsed.database)
         args = {"timeout": _BUSY_SECONDS, "check_same_thread": False}
-        engine = create_engine(
-            parsed, pool_size=8, max_overflow=24, pool_timeout=_BUSY_SECONDS, connect_args=args
-        )
+        engine = create_engine(parsed, pool_size=8, max_overflow=24, pool_timeout=_BUSY_SECONDS, connect_args=args)
     event.listen(engine, "connect", _sqlite_settings)
     event.listen(engine, "begin", _sqlite_begin)
     return engine

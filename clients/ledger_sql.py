@@ -11,15 +11,6 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from pydantic import ValidationError
-from relight.clients import ledger_schema as db
-from relight.clients.ledger import LedgerCorruptError
-from relight.clients.ledger_chain import Chain, make_key, read_key
-from relight.clients.ledger_rows import Work, read_row, stamp, storable
-from relight.domain.attempts import AttemptKey, AttemptState
-from relight.domain.base import Value
-from relight.domain.evidence import Detection
-from relight.domain.incidents import Incident
-from relight.domain.ledger import ChainReport, Change, Row, RowKind
 from sqlalchemy import (
     Connection,
     Engine,
@@ -33,6 +24,16 @@ from sqlalchemy import (
     select,
     update,
 )
+
+from relight.clients import ledger_schema as db
+from relight.clients.ledger import LedgerCorruptError
+from relight.clients.ledger_chain import Chain, make_key, read_key
+from relight.clients.ledger_rows import Work, read_row, stamp, storable
+from relight.domain.attempts import AttemptKey, AttemptState
+from relight.domain.base import Value
+from relight.domain.evidence import Detection
+from relight.domain.incidents import Incident
+from relight.domain.ledger import ChainReport, Change, Row, RowKind
 
 _V = TypeVar("_V", bound=Value)
 _P = ParamSpec("_P")

@@ -17,7 +17,8 @@ sudoers (visudo -f /etc/sudoers.d/relight):
 SSH forced command (one line in the authorized_keys of root, or of SlurmUser together with a state folder of its own):
   restrict,command="/usr/local/sbin/relight-node" ssh-ed25519 AAAA... relight
 
-Settings: /etc/NAME.conf where NAME is this file's name, owned by root, `key = value` lines, all of them optional:
+Settings, for this file as PREFIX/sbin/NAME: PREFIX/etc/NAME.conf where that exists, else /etc/NAME.conf; owned by root,
+`key = value` lines, all of them optional:
   scontrol = /usr/bin/scontrol
   slurm_conf = /etc/slurm/slurm.conf
   drains_per_hour = 1
@@ -131,6 +132,13 @@ def words_of_caller(arguments: list[str], environment: dict[str, str]) -> list[s
     return words[1:] if words and os.path.basename(words[0]) == "relight-node" else words  # noqa: PTH119
 
 
+def settings_file(program: Path) -> Path:
+    """Where the settings are: decided by where root has put the program, never by the caller."""
+    name = program.name.removesuffix(".py").replace("_", "-")
+    beside = program.parent.parent / "etc" / f"{name}.conf"
+    return beside if beside.exists() else Path("/etc", f"{name}.conf")
+
+
 def read_settings(path: Path) -> dict[str, str]:
     """The settings file, believed only where nobody but root (or ourselves) can write it."""
     settings = dict(DEFAULTS, state=f"/var/lib/relight-node/{path.stem}.json")
@@ -213,12 +221,12 @@ def parse_node(name: str, text: str, error: str = "") -> Node:
     state = re.search(r"\sState=(\S+)", text)
     if not text.startswith(f"NodeName={name} ") or not state:
         raise Stop(FAILED, (error or "no usable answer of scontrol").strip())
-    reason = re.findall(r"\sReason=(.*?) \[[^\s\[\]@]+@\d{4}-\d\d-\d\dT[\d:]+\]", text, re.DOTALL)
+    reason = re.search(r"\sReason=(.*) \[[^\s\[\]@]+@\d{4}-\d\d-\d\dT[\d:]+\]", text, re.DOTALL)
     words = state[1].split("+")
     return Node(
         states=frozenset(word.rstrip("*~#!%$@^-") for word in words),
         responding=not any("*" in word or word in ("NOT_RESPONDING", "NO_RESPOND") for word in words),
-        reason=reason[-1].strip() if reason else "",
+        reason=reason[1].strip() if reason else "",
     )
 
 
@@ -305,9 +313,10 @@ class Wrapper:
             raise Stop(REFUSED, f"not Relight's: {node.reason or 'drained without a reason'}")
         if not node.ours:
             return "not drained"
-        # RESUME would call a node idle that does not answer; UNDRAIN takes back the flag and nothing else.
-        change = "State=RESUME" if node.responding else "State=UNDRAIN"
-        self.scontrol.update(request.node, change)
+        # RESUME also for one that does not answer: it is IDLE+NOT_RESPONDING then, gets no job, and is back once it
+        # answers. UNDRAIN would leave it DOWN with our reason, and ReturnToService=1 takes back only a node whose
+        # reason is Slurm's own (seen on 22.05).
+        self.scontrol.update(request.node, "State=RESUME")
         if self.scontrol.node(request.node).drained:
             raise Stop(AMBIGUOUS, "still drained")
         return "returned to service"
@@ -332,7 +341,8 @@ class Wrapper:
             if counts and stop.status == FAILED:
                 self.budget.give_back(request.action, now)
             raise
-        if self.scontrol.node(request.node).reason != request.reason:
+        # slurmctld appends " : Not responding" to the reason of a node that it loses (seen on 22.05 and 24.11).
+        if not self.scontrol.node(request.node).reason.startswith(request.reason):
             raise Stop(AMBIGUOUS, "the node's reason is not the one that was set")
 
 
@@ -342,7 +352,8 @@ def _late(_number: int, _frame: object) -> NoReturn:
 
 def main() -> int:
     """Run as a program."""
-    name = Path(__file__).resolve().name.removesuffix(".py").replace("_", "-")
+    program = Path(__file__).resolve()
+    name = program.name.removesuffix(".py").replace("_", "-")
     if sys.argv[1:] in (["--help"], ["-h"]):
         print(__doc__)  # noqa: T201
         return OK
@@ -353,7 +364,7 @@ def main() -> int:
         os.environ.clear()
         os.umask(0o077)
         request = parse_request(words)
-        settings = read_settings(Path(f"/etc/{name}.conf"))
+        settings = read_settings(settings_file(program))
         signal.signal(signal.SIGALRM, _late)
         signal.alarm(int(float(settings["timeout"]) * 3) + 1)
         limits = {action: int(settings[f"{action}s_per_hour"]) for action in ("drain", "down")}

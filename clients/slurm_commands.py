@@ -160,11 +160,17 @@ class SlurmCommands:
     # Writes
 
     async def requeue(self, job_id: int) -> None:
-        """End the attempt where it still runs and queue the job again (`scontrol requeue`)."""
+        """End the attempt where it still runs and queue the job again (`scontrol requeue`).
+
+        A heterogeneous job is requeued as a whole by its leader's id; another component's is refused (seen on 22.05).
+        """
         await self._write("scontrol", "requeue", await self._address(job_id))
 
     async def exclude(self, job_id: int, nodes: tuple[str, ...]) -> None:
-        """Make this the job's whole ExcNodeList; an empty tuple clears it. Not possible while RUNNING."""
+        """Make this the job's whole ExcNodeList; an empty tuple clears it. Not possible while RUNNING.
+
+        On the leader of a heterogeneous job this sets it for every component (seen on 22.05).
+        """
         for name in nodes:
             if not NODE_NAME.fullmatch(name):
                 raise NodeNotFoundError(f"not a node name: {name!r}")
@@ -175,7 +181,10 @@ class SlurmCommands:
         await self._update(job_id, "StartTime=now")
 
     async def cancel(self, job_id: int) -> None:
-        """Cancel the job (`scancel`); one that has ended already stays as it is, without an error."""
+        """Cancel the job (`scancel`); one that has ended already stays as it is, without an error.
+
+        Of a heterogeneous job's other components only that one is cancelled (seen on 22.05).
+        """
         await self._write("scancel", await self._address(job_id))
 
     async def _update(self, job_id: int, change: str) -> None:

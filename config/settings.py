@@ -1,7 +1,7 @@
 """What an operator decides: read from defaults, a YAML file, and RELIGHT_* variables (the last wins)."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from importlib import resources
 from pathlib import Path
@@ -9,9 +9,10 @@ from typing import Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from relight.domain.policy import Policy
+from relight.domain.progress import HangPolicy
 
 
 class ConfigError(Exception):
@@ -37,6 +38,7 @@ class SlurmSettings(_Section):
     bin: str = ""
     timeout: timedelta = timedelta(seconds=10)
     run_as: tuple[str, ...] = ()
+    cpu_time_as: tuple[str, ...] = ()
     node_wrapper: tuple[str, ...] = ("sudo", "-n", "/usr/local/sbin/relight-node")
 
 
@@ -61,10 +63,18 @@ class LedgerSettings(_Section):
     key_file: str = ""
 
 
+class HangSettings(HangPolicy):
+    """The hang limits as written in the file: a key that does not exist is an error here."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
 class PolicySettings(Policy):
     """The policy as written in the file: a key that does not exist is an error here."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    hang: HangSettings = HangSettings()
 
 
 class Settings(BaseSettings):
@@ -152,6 +162,8 @@ def load(path: Path | None = None, *, environment: Mapping[str, str] | None = No
         return Settings(**values)
     except ValidationError as error:
         raise ConfigError(_explain(named, error)) from error
+    except SettingsError as error:
+        raise ConfigError(f"RELIGHT_* variables: {error}; a section or a list is written as JSON") from error
 
 
 def unknown_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -159,7 +171,8 @@ def unknown_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
     sections = {name for name, field in Settings.model_fields.items() if _is_section(field.annotation)}
     unknown = []
     for name in environment:
-        if not name.startswith("RELIGHT_") or name == CONFIG_VARIABLE:
+        # RELIGHT_LAB_* mark the lab's processes.
+        if not name.startswith("RELIGHT_") or name.startswith("RELIGHT_LAB_") or name == CONFIG_VARIABLE:
             continue
         head, _, rest = name.removeprefix("RELIGHT_").lower().partition("__")
         known = head in Settings.model_fields and (not rest or head in sections)
@@ -192,7 +205,17 @@ def _read(path: Path) -> dict[str, Any]:
         return {}
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: must hold keys and values, found {type(values).__name__}")
+    for key in _keys(values):
+        if not isinstance(key, str):
+            raise ConfigError(f"{path}: {key}: a key must be text, found {type(key).__name__}")
     return values
+
+
+def _keys(values: dict[Any, Any]) -> Iterator[object]:
+    for key, value in values.items():
+        yield key
+        if isinstance(value, dict):
+            yield from _keys(value)
 
 
 def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

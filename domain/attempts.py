@@ -84,6 +84,8 @@ class LogPosition(Value):
 
     inode: int = 0
     offset: int = 0
+    mark: str = ""
+    """The log source's own mark of this place, by which it knows the file again."""
     start: int = 0
     """Where this attempt's output begins: earlier attempts wrote before it when the job appends."""
 

@@ -6,6 +6,7 @@ from relight.domain.attempts import Attempt, Progress
 from relight.domain.base import Value
 from relight.domain.evidence import Detection, Interruption
 from relight.domain.incidents import Incident, Outcome
+from relight.domain.policy import requeued
 from relight.domain.slurm import JobRecord, JobState
 from relight.domain.watching import alive
 
@@ -36,7 +37,7 @@ def judge(
         return old
     if detection.kind is Interruption.HANG:
         return _hang(detection, record, progress, running=running)
-    if record is not None and record.state is JobState.UNKNOWN:
+    if record is not None and record.state is JobState.UNKNOWN and not requeued(attempt, record):
         return None
     if not running:
         seen = f"Slurm shows {record.state}" if record else "Slurm no longer knows the job"

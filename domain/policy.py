@@ -170,7 +170,10 @@ def decide(situation: Situation, diagnosis: Diagnosis, policy: Policy) -> Verdic
     if stop:
         outcome, reason = stop
         # An attempt that still holds its nodes although a retry is useless is ended, so that it frees them.
-        cancel = outcome is Outcome.STOPPED and bool(situation.record and situation.record.running)
+        # The next attempt, which Slurm may have started by itself, is not the one that was diagnosed.
+        record = situation.record
+        holds = record is not None and record.running and not requeued(situation.attempt, record)
+        cancel = outcome is Outcome.STOPPED and holds
         drain = () if outcome is Outcome.NOT_CONFIRMED else _drains(situation, cause)
         plan = Plan(
             attempt=situation.attempt.key,

@@ -88,6 +88,24 @@ _SHORT = {
     "DL": JobState.DEADLINE,
 }
 
+_SHORT_FLAGS = {
+    "CF": JobFlag.CONFIGURING,
+    "CG": JobFlag.COMPLETING,
+    "LF": JobFlag.LAUNCH_FAILED,
+    "PO": JobFlag.POWER_UP_NODE,
+    "RC": JobFlag.RECONFIG_FAIL,
+    "RD": JobFlag.RESV_DEL_HOLD,
+    "RF": JobFlag.REQUEUE_FED,
+    "RH": JobFlag.REQUEUE_HOLD,
+    "RQ": JobFlag.REQUEUED,
+    "RS": JobFlag.RESIZING,
+    "RV": JobFlag.REVOKED,
+    "SE": JobFlag.SPECIAL_EXIT,
+    "SI": JobFlag.SIGNALING,
+    "SO": JobFlag.STAGE_OUT,
+    "ST": JobFlag.STOPPED,
+}
+
 
 def parse_job_state(words: str | Iterable[str]) -> ParsedState:
     """Read a job's state from what Slurm prints.
@@ -108,6 +126,8 @@ def parse_job_state(words: str | Iterable[str]) -> ParsedState:
             flags.add(JobFlag(word))
         elif word in _SHORT:
             state = _SHORT[word]
+        elif word in _SHORT_FLAGS:
+            flags.add(_SHORT_FLAGS[word])
     if state is None:
         pending = flags & {JobFlag.REQUEUED, JobFlag.REQUEUE_HOLD, JobFlag.SPECIAL_EXIT}
         state = JobState.PENDING if pending else JobState.UNKNOWN
@@ -216,15 +236,23 @@ class NodeFlag(StrEnum):
 
 _NODE_WORDS: dict[str, tuple[NodeState | None, NodeFlag | None]] = {
     "ALLOC": (NodeState.ALLOCATED, None),
+    "COMP": (None, NodeFlag.COMPLETING),
     "DRAINED": (None, NodeFlag.DRAIN),
     "DRAINING": (None, NodeFlag.DRAIN),
+    "DRNG": (None, NodeFlag.DRAIN),
+    "FAILG": (None, NodeFlag.FAIL),
+    "FAILING": (None, NodeFlag.FAIL),
+    "FUTR": (NodeState.FUTURE, None),
     "MIX": (NodeState.MIXED, None),
     "MAINT": (None, NodeFlag.MAINTENANCE),
     "NO_RESPOND": (None, NodeFlag.NOT_RESPONDING),
     "NOT_RESP": (None, NodeFlag.NOT_RESPONDING),
     "INVAL": (None, NodeFlag.INVALID_REG),
-    "RESERVED": (None, NodeFlag.RESERVED),
+    "PLND": (None, NodeFlag.PLANNED),
+    "POW_DN": (None, NodeFlag.POWER_DOWN),
+    "POW_UP": (None, NodeFlag.POWER_UP),
     "RES": (None, NodeFlag.RESERVED),
+    "RESV": (None, NodeFlag.RESERVED),
 }
 
 

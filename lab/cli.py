@@ -14,11 +14,15 @@ from pydantic import BaseModel, ValidationError
 
 from relight.lab import faults, packages
 from relight.lab.cluster import Cluster, ClusterError, NodeNotFoundError
+from relight.lab.demo import DemoFailedError, run_demo
 from relight.lab.job import Engine, JobSpec, render
 from relight.lab.ports import NoFreePortsError
 from relight.lab.processes import DaemonStartError, WaitTimeoutError
+from relight.lab.scenario import SCENARIOS
 from relight.lab.spec import ClusterSpec, Profile
+from relight.lab.stack import StackError
 from relight.lab.state import ClusterNotFoundError
+from relight.lab.temporal import TemporalError
 from relight.lab.users import current_user
 
 FAILED, USAGE, NOT_FOUND = 1, 2, 4
@@ -40,18 +44,22 @@ def cluster() -> None:
 @cluster.command()
 @FOLDER
 @click.option("--nodes", type=click.IntRange(1, 100), default=4, show_default=True)
-@click.option("--profile", type=click.Choice([*Profile]), default=Profile.FAST, show_default=True)
+@click.option("--profile", type=click.Choice([profile.value for profile in Profile]), default=Profile.FAST.value, show_default=True)
 @click.option("--accounting/--no-accounting", default=None, help="Run slurmdbd and MariaDB. Default: as the profile.")
 @OUTPUT
 def start(folder: Path, nodes: int, profile: str, accounting: bool | None, output: str) -> None:
     """Start a cluster in DIR; installs Slurm's packages where they are missing."""
     with _told_errors():
         spec = ClusterSpec(folder=folder, nodes=nodes, profile=Profile(profile), accounting=accounting)
-        packages.ensure(spec.with_accounting, spec.profile is Profile.PRODUCTION, lambda line: click.echo(line, err=True))
+        packages.ensure(
+            spec.with_accounting, spec.profile is Profile.PRODUCTION, lambda line: click.echo(line, err=True)
+        )
         started = Cluster(spec)
         started.start()
         status = started.status()
-        _show(status, output, f"{nodes} nodes idle; Slurm {status.slurm_version}; export SLURM_CONF={started.slurm_conf}")
+        _show(
+            status, output, f"{nodes} nodes idle; Slurm {status.slurm_version}; export SLURM_CONF={started.slurm_conf}"
+        )
 
 
 @cluster.command()
@@ -105,13 +113,22 @@ class Submitted(BaseModel):
 @click.option("--name", default="train", show_default=True)
 @click.option("--nodes", type=click.IntRange(1), default=2, show_default=True)
 @click.option("--tasks-per-node", type=click.IntRange(1), default=2, show_default=True)
-@click.option("--engine", type=click.Choice([*Engine]), default=Engine.AUTO, show_default=True)
+@click.option("--engine", type=click.Choice([engine.value for engine in Engine]), default=Engine.AUTO.value, show_default=True)
 @click.option("--steps", type=click.IntRange(1), default=100_000, show_default=True)
 @click.option("--step-time", type=float, default=0.2, show_default=True, help="Seconds.")
 @click.option("--user", help="Job owner (production profile).")
 @OUTPUT
 def submit(
-    folder: Path, name: str, nodes: int, tasks_per_node: int, engine: str, steps: int, step_time: float, user: str | None, output: str
+    *,
+    folder: Path,
+    name: str,
+    nodes: int,
+    tasks_per_node: int,
+    engine: str,
+    steps: int,
+    step_time: float,
+    user: str | None,
+    output: str,
 ) -> None:
     """Submit a training job to the cluster in DIR."""
     with _told_errors():
@@ -140,8 +157,24 @@ def inject(folder: Path, job_id: int, fault: str, output: str) -> None:
     """Inflict FAULT on a running job: crash:rank=1, hang:rank=1, gpu:rank=1,xid=48, node, bug:step=120."""
     with _told_errors():
         done = faults.inject(Cluster.load(folder), job_id, faults.parse(fault))
-        where = " ".join(f"{name}={value}" for name in ("node", "rank", "pid") if (value := getattr(done, name)) is not None)
+        where = " ".join(
+            f"{name}={value}" for name in ("node", "rank", "pid") if (value := getattr(done, name)) is not None
+        )
         _show(done, output, f"{done.at.isoformat()} {done.fault} {where}".rstrip())
+
+
+@lab.command()
+@click.option("--fault", type=click.Choice([*SCENARIOS]), default="crash", show_default=True)
+@click.option("--exit", "leave", is_flag=True, help="End as soon as the incident has closed, for scripts.")
+@click.option("--engine", type=click.Choice([engine.value for engine in Engine]), default=Engine.AUTO.value, show_default=True)
+def demo(fault: str, engine: str, *, leave: bool) -> None:
+    """Break a real training job on a real Slurm cluster, and watch Relight recover it."""
+    with _told_errors():
+        try:
+            run_demo(fault, leave=leave, engine=Engine(engine))
+        except KeyboardInterrupt:
+            click.echo("interrupted; everything is cleaned up", err=True)
+            sys.exit(130)
 
 
 def _show(model: BaseModel, output: str, text: str) -> None:
@@ -159,7 +192,17 @@ def _told_errors() -> Iterator[None]:
         _fail("; ".join(detail["msg"] for detail in error.errors()), USAGE)
     except faults.UnknownFaultError as error:
         _fail(str(error), USAGE)
-    except (ClusterError, packages.SlurmNotInstallableError, WaitTimeoutError, DaemonStartError, NoFreePortsError, OSError) as error:
+    except (
+        ClusterError,
+        DemoFailedError,
+        StackError,
+        TemporalError,
+        packages.SlurmNotInstallableError,
+        WaitTimeoutError,
+        DaemonStartError,
+        NoFreePortsError,
+        OSError,
+    ) as error:
         _fail(str(error), FAILED)
 
 

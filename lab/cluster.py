@@ -21,16 +21,19 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Self, TypedDict
+from typing import Self
 
 from pydantic import BaseModel, ConfigDict
 
-from relight.lab import database, machine, packages, ports, slurm_conf, state
+from relight.lab import database, folders, machine, packages, ports, slurm_conf, state
+from relight.lab.commands import command_environment, run_as
+from relight.lab.errors import ClusterError, NodeNotFoundError, SlurmCommandError
+from relight.lab.node_processes import NODE_MARK, on_node
 from relight.lab.processes import (
     MARK,
     Process,
     descendants,
-    environ,
+    kill_all,
     marked,
     spawn,
     wait_until,
@@ -52,7 +55,6 @@ __all__ = [
     "SlurmCommandError",
 ]
 
-NODE_MARK = "RELIGHT_LAB_NODE"
 COMMAND_TIMEOUT_S = 60
 START_TIMEOUT_S = 60
 
@@ -63,24 +65,6 @@ NODE_INIT = """\
 while [ $# -gt 0 ]; do mount --bind "$1" "$2" || exit; shift 2; done
 env --default-signal=INT,QUIT slurmd -D -N "$0" -f "$SLURM_CONF" & wait
 """
-
-
-class ClusterError(Exception):
-    """The cluster cannot do what was asked; the message says why."""
-
-
-class NodeNotFoundError(ClusterError):
-    """The cluster has no node of that name."""
-
-
-class SlurmCommandError(ClusterError):
-    """A Slurm command ended with an error."""
-
-    def __init__(self, command: tuple[str, ...], returncode: int, stderr: str) -> None:
-        """Keep what was run and what it said."""
-        super().__init__(f"`{' '.join(command)}` failed with exit code {returncode}: {stderr.strip()}")
-        self.returncode = returncode
-        self.stderr = stderr
 
 
 class ClusterStatus(BaseModel):
@@ -155,13 +139,7 @@ class Cluster:
 
         For ourselves it is this process's own, without another cluster's variables; for another user a fresh one.
         """
-        path = os.pathsep.join(dict.fromkeys([*os.environ.get("PATH", "").split(":"), *packages.SYSTEM_FOLDERS]))
-        if user is None:
-            base = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM_", "SBATCH_"))}
-        else:
-            home = str(self.work_folder(user))
-            base = {"HOME": home, "USER": user, "LOGNAME": user, "SHELL": "/bin/sh", "LANG": "C.UTF-8"}
-        return base | {"PATH": path, "SLURM_CONF": str(self.slurm_conf)}
+        return command_environment(user, self.work_folder(user)) | {"SLURM_CONF": str(self.slurm_conf)}
 
     # Life
 
@@ -172,7 +150,7 @@ class Cluster:
         or the cluster runs already.
         """
         self._check()
-        self._make_folders()
+        folders.make(self.spec)
         state.write(State(spec=self.spec))
         try:
             with ports.claimed_ports(slurm_conf.PORTS_BESIDE_NODES + self.spec.nodes) as port:
@@ -253,23 +231,20 @@ class Cluster:
     # Commands
 
     def run(
-        self, *command: str, user: str | None = None, check: bool = True, stdin: str = "", timeout_s: float = COMMAND_TIMEOUT_S
+        self,
+        *command: str,
+        user: str | None = None,
+        check: bool = True,
+        stdin: str = "",
+        timeout_s: float = COMMAND_TIMEOUT_S,
     ) -> subprocess.CompletedProcess[str]:
         """Run a command against this cluster, as another user where one is named (needs root).
 
         It runs in that user's work folder. Raises `SlurmCommandError` on a non-zero exit unless `check` is False.
         """
-        identity = _identity(user) if user else _Identity()
-        done = subprocess.run(
-            command,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=timeout_s,
-            env=self.environment(user),
-            cwd=self.work_folder(user),
-            **identity,
+        folder = self.work_folder(user)
+        done = run_as(
+            user, command, environment=self.environment(user), folder=folder, stdin=stdin, timeout_s=timeout_s
         )
         if check and done.returncode != 0:
             raise SlurmCommandError(command, done.returncode, done.stderr or done.stdout)
@@ -296,19 +271,6 @@ class Cluster:
         if self.spec.profile is Profile.PRODUCTION and os.geteuid() != 0:
             raise ClusterError("the production profile has separate users and needs root")
 
-    def _make_folders(self) -> None:
-        for name in ("etc", "state", "log", "run", "run/db", "gpu", "work", "nodes"):
-            (self.folder / name).mkdir(parents=True, exist_ok=True, mode=0o755)
-        if self.spec.profile is Profile.PRODUCTION:
-            # mkdir's mode is cut by the umask; every user must pass, and find slurm.conf.
-            for folder in (self.folder, *(self.folder / name for name in ("etc", "run", "work", "nodes", "log"))):
-                folder.chmod(0o755)
-            if closed := machine.closed_parents(self.folder):
-                raise ClusterError(f"the lab's users cannot reach {self.folder}: no x for others on {closed[0]}")
-        for node in self.spec.node_names:
-            (self.folder / "nodes" / node).mkdir(exist_ok=True, mode=0o755)
-            self.kernel_log(node).write_text("")
-
     def _start(self, port: int) -> None:
         known = State(
             spec=self.spec,
@@ -318,10 +280,10 @@ class Cluster:
         )
         state.write(known)
         if self.runtime.mounts and not known.pid_namespaces:
-            raise ClusterError(f"the lab's users cannot run {sys.executable}, and this machine allows no namespaces to mount it")
+            raise ClusterError(f"the lab's users cannot run {sys.executable}, nor may it be mounted where they can")
         make_mount_points(self.runtime)
         self._make_users()
-        self._write_configuration(self._plan(known))
+        folders.write_configuration(self._plan(known))
         self._start_munged()
         if self.spec.with_accounting:
             self._start_accounting()
@@ -353,22 +315,6 @@ class Cluster:
             folder.mkdir(exist_ok=True)
             shutil.chown(folder, name, pwd.getpwnam(name).pw_gid)
 
-    def _write_configuration(self, plan: Plan) -> None:
-        etc = self.folder / "etc"
-        self.slurm_conf.write_text(slurm_conf.slurm_conf(plan))
-        (etc / "gres.conf").write_text(slurm_conf.gres_conf(plan))
-        if (text := slurm_conf.cgroup_conf(plan)) is not None:
-            (etc / "cgroup.conf").write_text(text)
-        (etc / "epilog.sh").write_text(slurm_conf.epilog(plan))
-        (etc / "epilog.sh").chmod(0o755)
-        _write_private(etc / "slurmdbd.conf", slurm_conf.slurmdbd_conf(plan).encode())
-        if not (etc / "munge.key").exists():
-            _write_private(etc / "munge.key", os.urandom(128))
-        if plan.slurm_user != current_user():
-            for path in (etc / "slurmdbd.conf", self.folder / "state", self.folder / "log", self.folder / "run/db"):
-                shutil.chown(path, plan.slurm_user)
-        (self.folder / "run/db").chmod(0o700)
-
     def _start_munged(self) -> None:
         run, log = self.folder / "run", self.folder / "log"
         command = ["munged", "--foreground", "--force", f"--key-file={self.folder}/etc/munge.key"]
@@ -386,7 +332,9 @@ class Cluster:
         self.run(*store.create_command())
         self._spawn("slurmdbd", ["slurmdbd", "-D"], {"MYSQL_UNIX_PORT": str(store.socket)})
         self._wait_for("slurmdbd", lambda: self.run("sacctmgr", "-n", "show", "cluster", check=False).returncode == 0)
-        accounts = self.folder / "etc/accounts.cfg" if production else None
+        self._register(self.folder / "etc/accounts.cfg" if production else None)
+
+    def _register(self, accounts: Path | None) -> None:
         if accounts:
             accounts.write_text(database.accounts(USERS))
         command = database.register_command(accounts)
@@ -410,17 +358,7 @@ class Cluster:
 
     def _end_node(self, node: str, process: Process | None) -> None:
         """Kill all of a node: by its PID 1 where it has one (the kernel then kills the rest), else one by one."""
-        whole = [node_process for node_process in marked(self.folder) if self._belongs(node_process, node)]
-        # Tasks carry their job's environment, not the mark: they are found as children of the marked step daemons.
-        tasks = [Process.of(pid) for parent in whole for pid in descendants(parent.pid)]
-        first = [process] if process else []
-        for victim in [*first, *whole, *(task for task in tasks if task)]:
-            victim.signal(signal.SIGKILL)
-        for victim in [*first, *whole, *(task for task in tasks if task)]:
-            wait_until(lambda victim=victim: not victim.alive, 10, f"{node} to be gone")  # type: ignore[misc]
-
-    def _belongs(self, process: Process, node: str) -> bool:
-        return f"{NODE_MARK}={node}".encode() in environ(process.pid)
+        kill_all([*([process] if process else []), *on_node(self.folder, node)])
 
     def _signal_slurmd(self, node: str, number: signal.Signals) -> None:
         self._node_folder(node)
@@ -464,24 +402,3 @@ def _command_name(pid: int) -> str:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
         return ""
-
-
-class _Identity(TypedDict, total=False):
-    user: int
-    group: int
-    extra_groups: list[int]
-
-
-def _identity(user: str) -> _Identity:
-    try:
-        entry = pwd.getpwnam(user)
-    except KeyError:
-        raise ClusterError(f"this machine has no user {user!r}") from None
-    if entry.pw_uid == os.geteuid():
-        return {}
-    return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": os.getgrouplist(user, entry.pw_gid)}
-
-
-def _write_private(file: Path, content: bytes) -> None:
-    with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as stream:
-        stream.write(content)

@@ -52,9 +52,9 @@ def torch_is_installed() -> bool:
 def join(engine: str, place: Place, run: Path, timeout: timedelta) -> Model:
     """Meet the other ranks and return this rank's model; `engine` is torch, numpy or auto."""
     if engine == "torch" or (engine == "auto" and torch_is_installed()):
-        from relight.lab.torch_engine import TorchModel  # imported only when wanted: PyTorch takes seconds
+        from relight.lab.torch_engine import TorchModel  # noqa: PLC0415 -- PyTorch may be missing, and takes seconds
 
         return TorchModel(place, run, timeout)
-    from relight.lab.numpy_engine import NumpyModel
+    from relight.lab.numpy_engine import NumpyModel  # noqa: PLC0415 -- the pair of the above
 
     return NumpyModel(place, run, timeout)

@@ -1,6 +1,6 @@
 """Faults that a training process commits upon itself: the rules in `<run>/faults.json`, read by every rank.
 
-    [{"rank": 5, "step": 40, "attempts": [0], "do": "raise"}]
+[{"rank": 5, "step": 40, "attempts": [0], "do": "raise"}]
 """
 
 import math

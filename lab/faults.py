@@ -1,10 +1,12 @@
-"""Faults, inflicted on a running job of a lab cluster. It reads as a script:
+"""Faults, inflicted on a running job of a lab cluster.
 
-    inject(cluster, job, crash(rank=5))          # one process dies
-    inject(cluster, job, hang(rank=2))           # one process stands still, the others wait for it
-    inject(cluster, job, gpu(rank=3, xid=48))    # a GPU fails: in the kernel's log and in the rank's
-    inject(cluster, job, node())                 # the job's first node loses its power
-    inject(cluster, job, bug(step=120))          # the user's code fails, at the same step in each attempt
+It reads as a script:
+
+inject(cluster, job, crash(rank=5))          # one process dies
+inject(cluster, job, hang(rank=2))           # one process stands still, the others wait for it
+inject(cluster, job, gpu(rank=3, xid=48))    # a GPU fails: in the kernel's log and in the rank's
+inject(cluster, job, node())                 # the job's first node loses its power
+inject(cluster, job, bug(step=120))          # the user's code fails, at the same step in each attempt
 """
 
 import signal
@@ -234,8 +236,8 @@ def kernel_lines(victim: Rank, xid: int, at: datetime) -> Iterator[str]:
     """Yield the lines that the NVIDIA driver logs, as rsyslog writes them with ISO time stamps."""
     pci = PCI_ADDRESSES[victim.gpu % len(PCI_ADDRESSES)]
     for number, text in XIDS[xid].lines:
-        message = text.format(pid=victim.process.pid)
-        yield f"{at.isoformat(timespec='microseconds')} {victim.node} kernel: NVRM: Xid (PCI:{pci}): {number}, {message}\n"
+        head = f"{at.isoformat(timespec='microseconds')} {victim.node} kernel: NVRM: Xid (PCI:{pci})"
+        yield f"{head}: {number}, {text.format(pid=victim.process.pid)}\n"
 
 
 FAULTS: dict[str, type[crash] | type[hang] | type[gpu] | type[node] | type[bug]] = {

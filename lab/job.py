@@ -42,6 +42,8 @@ class JobSpec(BaseModel):
     engine: Engine = Engine.AUTO
     steps: int = Field(default=100_000, ge=1)
     step_time: timedelta = timedelta(seconds=0.2)
+    busy: float = Field(default=0.0, ge=0, le=1)
+    """Share of the step time in which each rank uses the CPU; the rest it sleeps."""
     checkpoint_every: int = Field(default=20, ge=1)
     """Steps between two checkpoints."""
     requeue: bool = True
@@ -54,6 +56,8 @@ class JobSpec(BaseModel):
     """Output file, relative to the run folder."""
     progress_file: bool = False
     """Also write progress.jsonl in the run folder."""
+    label: bool = False
+    """Have srun put each line's rank before it (`3: ...`)."""
     options: tuple[str, ...] = ()
     """Further options of sbatch, such as `--array=0-3`."""
     runtime: Runtime = OURS
@@ -73,7 +77,10 @@ def render(spec: JobSpec) -> str:
     path = ":".join(str(folder) for folder in spec.runtime.python_path)
     exports = "export PYTHONUNBUFFERED=1\n" + (f"export PYTHONPATH={shlex.quote(path)}\n" if path else "")
     tasks = f"--nodes={spec.nodes} --ntasks={spec.nodes * spec.tasks_per_node} --ntasks-per-node={spec.tasks_per_node}"
-    return f"#!/bin/bash\n{options}\n{exports}\nsrun --kill-on-bad-exit=1 {tasks} \\\n  {_command(spec)}\n"
+    label = " --label" if spec.label else ""
+    # All nodes share this machine's cores: the ranks give way to Slurm's daemons, or a ping that is answered late makes
+    # a node DOWN.
+    return f"#!/bin/bash\n{options}\n{exports}\nsrun --kill-on-bad-exit=1{label} {tasks} \\\n  {_command(spec)}\n"
 
 
 def _options(spec: JobSpec) -> list[str]:
@@ -100,8 +107,19 @@ def _options(spec: JobSpec) -> list[str]:
 
 
 def _command(spec: JobSpec) -> str:
-    words = [str(spec.runtime.python), "-m", "relight.lab.trainer", f"--run={spec.run}", f"--engine={spec.engine}"]
+    words = [
+        "nice",
+        "-n",
+        "10",
+        str(spec.runtime.python),
+        "-m",
+        "relight.lab.trainer",
+        f"--run={spec.run}",
+        f"--engine={spec.engine}",
+    ]
     words += [f"--steps={spec.steps}", f"--step-time={spec.step_time.total_seconds():g}"]
+    if spec.busy:
+        words.append(f"--busy={spec.busy:g}")
     words.append(f"--checkpoint-every={spec.checkpoint_every}")
     if spec.progress_file:
         words.append(f"--progress-file={spec.run}/progress.jsonl")

@@ -1,8 +1,12 @@
 """The training in numpy: the perceptron by hand, gradients summed over TCP."""
 
+import functools
 import io
+import sys
+import traceback
 from datetime import timedelta
 from pathlib import Path
+from types import TracebackType
 
 import numpy as np
 
@@ -23,6 +27,7 @@ class NumpyModel:
     def __init__(self, place: Place, run: Path, timeout: timedelta) -> None:
         """Meet the other ranks and start from the same random weights as they do."""
         self._place = place
+        sys.excepthook = functools.partial(print_exception, place.rank)
         self._star = _meet(place, run, timeout)
         self._target = np.random.default_rng(SEED).normal(size=FEATURES)
         weights = np.random.default_rng(SEED + 1)
@@ -85,9 +90,14 @@ class NumpyModel:
         for weight, velocity in zip(self._weights, self._velocity, strict=True):
             part = gradient[start : start + weight.size].reshape(weight.shape)
             start += weight.size
-            velocity *= MOMENTUM
-            velocity -= LEARNING_RATE * part
-            weight += velocity
+            velocity[...] = MOMENTUM * velocity - LEARNING_RATE * part
+            weight[...] += velocity
+
+
+def print_exception(rank: int, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print an uncaught exception as PyTorch does: `[rank3]: ` before each line, and all of it in one go."""
+    text = "".join(traceback.format_exception(kind, error, trace))
+    sys.stderr.write("".join(f"[rank{rank}]: {line}\n" for line in text.splitlines()))
 
 
 def _meet(place: Place, run: Path, timeout: timedelta) -> Star:

@@ -75,8 +75,14 @@ class Process(BaseModel):
 
     def kill(self) -> None:
         """Send SIGKILL and return when it is gone."""
-        if self.signal(signal.SIGKILL):
-            wait_until(lambda: not self.alive, 10, f"process {self.pid} to be gone after SIGKILL")
+        kill_all([self])
+
+
+def kill_all(processes: Sequence[Process]) -> None:
+    """Send SIGKILL to all of them, then return when all are gone."""
+    for process in processes:
+        process.signal(signal.SIGKILL)
+    wait_until(lambda: not any(process.alive for process in processes), 10, "processes to be gone after SIGKILL")
 
 
 def spawn(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> Process:

@@ -145,4 +145,3 @@ class Stack:
             "logs": {"kernel": str(self.cluster.folder / "nodes/{node}/kern.log")},
             "policy": {**LAB_POLICY, **self.spec.policy},
         }
-

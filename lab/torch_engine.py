@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import TCPStore
 from torch.nn.parallel import DistributedDataParallel
 
 from relight.lab import rendezvous
@@ -37,7 +38,7 @@ class TorchModel:
         inputs, wanted = self._batch(number)
         self._optimizer.zero_grad()
         loss = nn.functional.mse_loss(self._parallel(inputs), wanted)
-        loss.backward()
+        torch.autograd.backward(loss)
         self._optimizer.step()
         mean = loss.detach()
         dist.all_reduce(mean)
@@ -89,8 +90,8 @@ def _meet(place: Place, run: Path, timeout: timedelta) -> None:
     # All nodes are on loopback; gloo would resolve the machine's host name, which need not work.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if place.rank == 0:
-        store = dist.TCPStore(place.address, 0, place.world, is_master=True, wait_for_workers=False)
+        store = TCPStore(place.address, 0, place.world, is_master=True, wait_for_workers=False)
         rendezvous.publish(run, place, store.port)
     else:
-        store = dist.TCPStore(*rendezvous.look_up(run, place), place.world, is_master=False)
+        store = TCPStore(*rendezvous.look_up(run, place), place.world, is_master=False)
     dist.init_process_group("gloo", store=store, rank=place.rank, world_size=place.world, timeout=timeout)

@@ -8,7 +8,6 @@ also works within a collective); checkpoints are written so that this does no ha
 import argparse
 import json
 import os
-import sys
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -44,12 +43,19 @@ def train(model: Model, place: Place, options: argparse.Namespace) -> None:
         began = time.monotonic()
         load_batch(model, due(faults.rules(), place.rank, step, place.attempt))
         loss = model.step(step)
+        compute_until(began + options.busy * options.step_time)
         time.sleep(max(0.0, began + options.step_time - time.monotonic()))
         reporter.step(step, loss, time.monotonic() - began)
         if step % options.checkpoint_every == 0 and place.rank == 0:
             file = checkpoints.save(checkpoint_folder(options.run), step, model.dump(), model.suffix)
             reporter.say(f"saved checkpoint step {step} ({file})")
     reporter.say(f"training finished after step {options.steps}")
+
+
+def compute_until(end: float) -> None:
+    """Use the CPU, as a larger model would."""
+    while time.monotonic() < end:
+        sum(range(1000))
 
 
 def checkpoint_folder(run: Path) -> Path:
@@ -64,8 +70,7 @@ def resume(model: Model, place: Place, run: Path, reporter: "Reporter") -> int:
     """
     chosen = ""
     if place.rank == 0:
-        found = checkpoints.newest_valid(checkpoint_folder(run), model.suffix, lambda text: reporter.say(f"warning: {text}"))
-        chosen = str(found or "")
+        chosen = str(checkpoints.newest_valid(checkpoint_folder(run), model.suffix, reporter.warn) or "")
     chosen = model.share(chosen)
     if not chosen:
         return 0
@@ -88,6 +93,10 @@ class Reporter:
         """Print a line at once."""
         if self._place.rank == 0:
             print(line, flush=True)
+
+    def warn(self, text: str) -> None:
+        """Print a warning."""
+        self.say(f"warning: {text}")
 
     def introduce(self, model: Model) -> None:
         """Print the size of the job and where each rank runs."""
@@ -148,6 +157,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--engine", choices=["auto", "torch", "numpy"], default="auto")
     parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--step-time", type=float, default=0.2, help="seconds that a step takes at least")
+    parser.add_argument("--busy", type=float, default=0.0, help="share of the step time in which the CPU is used")
     parser.add_argument("--checkpoint-every", type=int, default=20, help="steps between checkpoints")
     parser.add_argument("--progress-file", type=Path, help="also write steps as JSON lines to this file")
     parser.add_argument("--collective-timeout", type=float, default=1800.0, help="seconds, as PyTorch's default")
@@ -155,4 +165,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -5,7 +5,7 @@ Wording: NVIDIA's Xid catalogue (docs.nvidia.com/deploy/xid-errors) and kernel l
 
 from dataclasses import dataclass
 
-PCI_ADDRESSES = ("0000:1b:00", "0000:43:00", "0000:52:00", "0000:61:00", "0000:9d:00", "0000:c3:00", "0000:d1:00", "0000:df:00")
+PCI_ADDRESSES = tuple(f"0000:{bus}:00" for bus in ("1b", "43", "52", "61", "9d", "c3", "d1", "df"))
 """Of GPUs 0 to 7, as on an eight-GPU H100 node."""
 
 
@@ -31,21 +31,25 @@ Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.
 """
 
 ECC = "uncorrectable ECC error encountered"
-REMAP = (63, "pid='<unknown>', name=<unknown>, Row Remapper: New row marked for remapping, reset gpu to activate.")
-DOUBLE_BIT = (48, "pid={pid}, name=python, DBE (double bit error) detected in the framebuffer: uncorrectable ECC error")
+PROGRAM = "pid={pid}, name=python"
+NOBODY = "pid='<unknown>', name=<unknown>"
+
+REMAP = (63, f"{NOBODY}, Row Remapper: New row marked for remapping, reset gpu to activate.")
+DOUBLE_BIT = (48, f"{PROGRAM}, DBE (double bit error) detected in the framebuffer: uncorrectable ECC error")
+CONTAINED = (94, f"{PROGRAM}, Contained: CE User Channel (0x9). RST: No, D-RST: No")
+UNCONTAINED = (95, f"{PROGRAM}, Uncontained: LTC TAG (0x2,0x0). RST: Yes, D-RST: No")
+MMU_FAULT = (
+    31,
+    f"{PROGRAM}, Ch 00000008, intr 00000000. MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0 faulted @ 0x7f2c_5c000000.",
+)
+OFF_THE_BUS = (79, f"{NOBODY}, GPU has fallen off the bus.")
 
 XIDS = {
-    31: XidTexts(
-        ((31, "pid={pid}, name=python, Ch 00000008, intr 00000000. MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0 faulted @ 0x7f2c_5c000000. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_READ"),),  # noqa: E501 -- one line in the log
-        "an illegal memory access was encountered",
-    ),
-    # A double-bit error is logged as 48 and, since A100, followed by the row remapper and the containment: NVIDIA's
-    # "GPU memory error management" has 94 where only the process is lost and 95 where the GPU is.
-    48: XidTexts((DOUBLE_BIT, REMAP, (94, "pid={pid}, name=python, Contained: CE User Channel (0x9). RST: No, D-RST: No")), ECC),
-    79: XidTexts(
-        ((79, "pid='<unknown>', name=<unknown>, GPU has fallen off the bus."),),
-        "unspecified launch failure",
-    ),
-    94: XidTexts(((94, "pid={pid}, name=python, Contained: SM (0x1). RST: No, D-RST: No"), REMAP), ECC),
-    95: XidTexts((DOUBLE_BIT, (95, "pid={pid}, name=python, Uncontained: LTC TAG (0x2,0x0). RST: Yes, D-RST: No")), ECC),
+    31: XidTexts((MMU_FAULT,), "an illegal memory access was encountered"),
+    # Since A100 a double-bit error is followed by the row remapper and by containment: NVIDIA's "GPU memory error
+    # management" has 94 where only the process is lost and 95 where the GPU is.
+    48: XidTexts((DOUBLE_BIT, REMAP, CONTAINED), ECC),
+    79: XidTexts((OFF_THE_BUS,), "unspecified launch failure"),
+    94: XidTexts((CONTAINED, REMAP), ECC),
+    95: XidTexts((DOUBLE_BIT, UNCONTAINED), ECC),
 }

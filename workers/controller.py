@@ -85,6 +85,7 @@ def build_site(settings: Settings, ledger: SqlLedger) -> Site:
         slurm_conf=settings.slurm.conf or None,
         bin_dir=settings.slurm.bin or None,
         run_as=settings.slurm.run_as,
+        cpu_time_as=settings.slurm.cpu_time_as or None,
         timeout=settings.slurm.timeout,
     )
     return Site(
@@ -92,7 +93,7 @@ def build_site(settings: Settings, ledger: SqlLedger) -> Site:
         slurm=slurm,
         nodes=NodeWrapper(settings.slurm.node_wrapper),
         ledger=ledger,
-        logs=LogFiles(),
+        logs=LogFiles(private=(settings.folder,)),
         kernel_logs=KernelLogFiles(settings.logs.kernel),
         policy=settings.policy,
         clock=lambda: datetime.now(UTC),

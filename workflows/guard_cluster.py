@@ -3,14 +3,15 @@
 from collections import deque
 
 from temporalio import workflow
-from temporalio.exceptions import FailureError
+from temporalio.exceptions import ActivityError, FailureError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
     from relight.activities import contracts as c
+    from relight.domain.base import clip
     from relight.domain.guard import LEAVE_LASTS, Grant, Ruling, recent, rule
     from relight.domain.policy import Policy
     from relight.domain.slurm import NodeRecord
-    from relight.workflows.options import REQUESTS_PER_RUN, do
+    from relight.workflows.options import MAX_REASON, REQUESTS_PER_RUN, do
 
 MAX_BATCH = 20
 
@@ -69,22 +70,30 @@ class GuardCluster:
         return self._state
 
     async def _answer(self, batch: list[c.DrainRequest]) -> None:
+        """Answer each, whatever happens: a guard that fails takes the hour's grants with it."""
         cluster = self._state.cluster
-        policy = await do(c.READ_POLICY, c.PolicyInput(cluster=cluster), "read the policy in force")
         names = tuple(dict.fromkeys(r.node for r in batch))
-        read = await do(c.READ_NODES, c.ReadNodesInput(cluster=cluster, nodes=names), f"read {','.join(names[:5])}")
+        try:
+            policy = await do(c.READ_POLICY, c.PolicyInput(cluster=cluster), "read the policy in force")
+            read = await do(c.READ_NODES, c.ReadNodesInput(cluster=cluster, nodes=names), f"read {','.join(names[:5])}")
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            for request in batch:
+                await self._tell(request, _refused(request, f"the guard could not look: {error.cause or error}"))
+            return
         fresh = {node.name: node for node in read.nodes}
         for request in batch:
             await self._decide(request, fresh.get(request.node), policy)
 
     async def _decide(self, request: c.DrainRequest, node: NodeRecord | None, policy: Policy) -> None:
+        """Rule, count, record, answer. What cannot be recorded is refused: no ledger, no mutation."""
         now = workflow.now()
         ruling = self._rule(request, node, policy)
         grants = recent(self._state.grants, now)
         if ruling.granted:
             grants = (*grants, Grant(node=request.node, incident=request.incident.id, at=now))
-        self._state = self._state.model_copy(update={"grants": grants, "handled": self._state.handled + 1})
-        self._handled += 1
+        self._state = self._state.model_copy(update={"grants": grants})
         leave = c.Leave(
             node=request.node,
             granted=ruling.granted,
@@ -92,8 +101,20 @@ class GuardCluster:
             expires=now + LEAVE_LASTS if ruling.granted else None,
         )
         verb = "grant" if leave.granted else "refuse"
-        await do(c.RECORD_LEAVE, c.LeaveInput(request=request, leave=leave), f"{verb} draining {request.node}")
-        handle = workflow.get_external_workflow_handle(request.incident.workflow_id)
+        try:
+            await do(c.RECORD_LEAVE, c.LeaveInput(request=request, leave=leave), f"{verb} draining {request.node}")
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            leave = _refused(request, f"the ledger did not take it: {error.cause or error}")
+        await self._tell(request, leave)
+
+    async def _tell(self, request: c.DrainRequest, leave: c.Leave) -> None:
+        self._state = self._state.model_copy(update={"handled": self._state.handled + 1})
+        self._handled += 1
+        # With the run: a leave that comes late must not reach the next incident of the same attempt.
+        asked = request.incident
+        handle = workflow.get_external_workflow_handle(asked.workflow_id, run_id=asked.run_id)
         try:
             await handle.signal("leave", leave)
         except FailureError as error:
@@ -111,3 +132,7 @@ class GuardCluster:
         workflow.set_current_details(
             f"{paused}Leave to drain granted {used} times in the last hour; {self._state.handled} requests in all.",
         )
+
+
+def _refused(request: c.DrainRequest, reason: str) -> c.Leave:
+    return c.Leave(node=request.node, granted=False, reason=clip(reason, MAX_REASON))

@@ -21,8 +21,12 @@ MAX_SUMMARY = 200
 """Temporal's limit on a summary is 400 bytes."""
 MAX_DETAILS = 15_000
 """Temporal's limit on current details is 20,000 bytes."""
+MAX_REASON = 500
+"""Characters of an outcome's reason: a plan for 4,096 nodes names them all."""
 MAX_EVIDENCE_SIGNALS = 200
 """Signals of evidence taken per incident; the rest is in the ledger."""
+MAX_EVIDENCE = 100
+"""Pieces of evidence passed on to the diagnosis: 2,400 of them would not fit into one message of 2 MiB."""
 REQUESTS_PER_RUN = 500
 """Drain requests before the guard continues as new."""
 LEAVE_WITHIN = timedelta(minutes=2)
@@ -39,13 +43,15 @@ class Options(NamedTuple):
     heartbeat: timedelta | None = None
     attempts: int = 0
     """0: tried again for ever."""
+    never_give_up: bool = False
+    """Tried again whatever the error: without watchers nothing is detected, and nothing says so."""
 
 
 def _seconds(value: float) -> timedelta:
     return timedelta(seconds=value)
 
 
-_WATCHER = Options(timedelta(days=7), _seconds(30))
+_WATCHER = Options(timedelta(days=7), _seconds(30), never_give_up=True)
 _READ = Options(_seconds(60))
 _WRITE = Options(_seconds(120))
 _WAIT = Options(timedelta(days=30), _seconds(60))
@@ -59,8 +65,8 @@ OPTIONS: dict[str, Options] = {
     # Waits up to 60 s for Slurm to make up its mind about a lost node.
     c.CONFIRM.name: Options(_seconds(180), _seconds(30)),
     c.AWAIT_CLOSED.name: _WAIT,
-    # A 5 GB log takes a while to scan.
-    c.DIAGNOSE.name: Options(_seconds(300), _seconds(60)),
+    # A 5 GB log takes a while to scan. After five tries the cause counts as unknown: a job is not left dead for it.
+    c.DIAGNOSE.name: Options(_seconds(300), _seconds(60), attempts=5),
     c.PLAN.name: _READ,
     c.RECORD_DECISION.name: _READ,
     c.VERIFY_DECISION.name: _READ,
@@ -97,7 +103,7 @@ async def do(call: c.Call[I, O], arg: I, summary: str = "") -> O:
             backoff_coefficient=2,
             maximum_interval=_seconds(10),
             maximum_attempts=options.attempts,
-            non_retryable_error_types=DO_NOT_RETRY,
+            non_retryable_error_types=[] if options.never_give_up else DO_NOT_RETRY,
         ),
         summary=summary[:MAX_SUMMARY] or None,
     )

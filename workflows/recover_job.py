@@ -12,12 +12,19 @@ with workflow.unsafe.imports_passed_through():
     from relight.activities import attributes
     from relight.activities import contracts as c
     from relight.domain.base import Value, clip
-    from relight.domain.diagnosis import Diagnosis
-    from relight.domain.evidence import Detection, Evidence, Trust
+    from relight.domain.diagnosis import Action, Category, Diagnosis, Hypothesis
+    from relight.domain.evidence import Detection, Evidence, Interruption, Trust
     from relight.domain.incidents import Outcome, Phase, StepTime, advance, headline, incident_id, may_close
     from relight.domain.plan import Decision, Mode, Plan, Restart, decision_fits
     from relight.domain.policy import Verdict
-    from relight.workflows.options import LEAVE_WITHIN, MAX_EVIDENCE_SIGNALS, MAX_NODES_IN_ATTRIBUTE, do
+    from relight.workflows.options import (
+        LEAVE_WITHIN,
+        MAX_EVIDENCE,
+        MAX_EVIDENCE_SIGNALS,
+        MAX_NODES_IN_ATTRIBUTE,
+        MAX_REASON,
+        do,
+    )
     from relight.workflows.story import Status, summary_of, tell
 
 T = TypeVar("T")
@@ -54,7 +61,7 @@ class RecoverJob:
 
     @workflow.init
     def __init__(self, arg: c.RecoverInput) -> None:
-        """Name the incident; the evidence that started it comes by signal."""
+        """Name the incident; the evidence that started it comes by signal, or from the run before."""
         info = workflow.info()
         self._ref = c.IncidentRef(
             id=incident_id(arg.attempt, info.run_id),
@@ -73,9 +80,12 @@ class RecoverJob:
         self._decision: Decision | None = None
         self._leaves: dict[str, c.Leave] = {}
         self._stop: tuple[Outcome, str] | None = None
+        self._newer = ""
         self._steps: list[StepTime] = []
         self._outcome: Outcome | None = None
         self._reason = ""
+        for detection in arg.detections:
+            self.evidence(detection)
 
     @workflow.run
     async def run(self, _arg: c.RecoverInput) -> RecoverResult:
@@ -88,9 +98,17 @@ class RecoverJob:
             outcome, reason = self._failed(error)
         except asyncio.CancelledError:
             outcome, reason = Outcome.OVERRIDDEN, "the workflow was cancelled by a person"
-        await self._close(outcome, reason)
+        result = await self._close(outcome, reason)
         await workflow.wait_condition(workflow.all_handlers_finished)
-        return RecoverResult(incident=self._ref.id, outcome=outcome, reason=reason)
+        # No await from here on: a detection that comes later makes the server ask again, and is looked at then.
+        unanswered = self._unanswered(result.outcome)
+        if unanswered:
+            attempt, kind = self._ref.attempt, unanswered[0].kind
+            workflow.continue_as_new(
+                c.RecoverInput(attempt=attempt, kind=kind, detections=unanswered),
+                search_attributes=attributes.at_start(attempt, kind),
+            )
+        return result
 
     def _failed(self, error: ActivityError) -> tuple[Outcome, str]:
         if is_cancelled_exception(error):
@@ -99,10 +117,23 @@ class RecoverJob:
         text = cause.message if isinstance(cause, ApplicationError) else str(cause or error)
         return Outcome.FAILED, clip(f"{error.activity_type}: {text}", 500)
 
+    def _unanswered(self, outcome: Outcome) -> tuple[Detection, ...]:
+        """Detections that need an incident of their own: the latest of each kind, a hang's last.
+
+        A hang that was not confirmed because the attempt has just crashed leaves the crash to be handled, and the
+        crash came by signal to this very run.
+        """
+        others = {d.kind: d for d in self._detections[1:]}
+        hung = bool(self._detections) and self._detections[0].kind is Interruption.HANG
+        if outcome is Outcome.NOT_CONFIRMED or (hung and others.keys() - {Interruption.HANG}):
+            return tuple(sorted(others.values(), key=lambda d: d.kind is Interruption.HANG))
+        return ()
+
     # --- the runbook -------------------------------------------------------------------------------------------
 
     async def _recover(self) -> None:
-        await workflow.wait_condition(lambda: bool(self._detections))
+        await workflow.wait_condition(lambda: bool(self._detections) or self._stop is not None)
+        self._raise_if_stopped()
         detection = self._detections[0]
         self._step("detected", headline(detection), at=detection.detected_at)
         await self._confirm(detection)
@@ -135,7 +166,9 @@ class RecoverJob:
         try:
             await handle.signal("superseded", self._ref.id)
         except FailureError:
+            # Nothing runs there, so nothing acts; the ledger may show it open for ever (a terminated workflow).
             self._step("lease", f"{other} had closed already")
+            return
         await self._unless_stopped(
             do(c.AWAIT_CLOSED, c.AwaitClosedInput(incident=self._ref, workflow_id=other), f"wait for {other} to close"),
         )
@@ -143,7 +176,12 @@ class RecoverJob:
     async def _diagnose(self, detection: Detection) -> Diagnosis:
         self._go(Phase.DIAGNOSING)
         arg = c.DiagnoseInput(incident=self._ref, detection=detection, evidence=tuple(self._evidence))
-        diagnosis = await self._unless_stopped(do(c.DIAGNOSE, arg, "find the cause in logs, kernel logs and Slurm"))
+        try:
+            diagnosis = await self._unless_stopped(do(c.DIAGNOSE, arg, "find the cause in logs, kernel logs and Slurm"))
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            diagnosis = _undiagnosed(self._failed(error)[1])
         self._diagnosis = diagnosis
         cause = diagnosis.verdict
         nodes = cause.implicated.nodes
@@ -195,10 +233,17 @@ class RecoverJob:
         try:
             if plan.restart is Restart.NONE:
                 await drains
+                self._raise_if_stopped()
                 await self._stop_job(self._act(plan, detection, diagnosis))
             await self._restart(self._act(plan, detection, diagnosis))
             self._go(Phase.VERIFYING)
+            if self._newer:
+                self.superseded(self._newer)
             end = await self._verify(plan, diagnosis, verdict.policy.progress_within)
+        except (asyncio.CancelledError, ActivityError) as error:
+            if is_cancelled_exception(error):
+                drains.cancel()
+            raise
         finally:
             await drains
         raise end
@@ -232,11 +277,8 @@ class RecoverJob:
             arg = c.ExcludeInput(incident=self._ref, nodes=plan.exclude)
             done = await do(c.EXCLUDE, arg, f"keep job {job} off {','.join(plan.exclude)}")
             self._ended_or_step("excluded", done)
-        ended = await do(
-            c.AWAIT_ENDED,
-            c.AwaitEndedInput(incident=self._ref, requeued_at=requeued_at),
-            "wait until Slurm has ended the old attempt",
-        )
+        wait = c.AwaitEndedInput(incident=self._ref, requeued_at=requeued_at)
+        ended = await self._unless_stopped(do(c.AWAIT_ENDED, wait, "wait until Slurm has ended the old attempt"))
         if ended.outcome:
             raise _Ended(ended.outcome, ended.text)
         self._step("ended", ended.text)
@@ -289,6 +331,8 @@ class RecoverJob:
         """Ask the guard, then drain. Whatever goes wrong here is said, and never holds up the restart."""
         try:
             leave = await self._leave(node, diagnosis)
+            if self._called_off:
+                leave = leave.model_copy(update={"granted": False, "reason": "the incident was cancelled"})
             if not leave.granted:
                 self._step("drain refused", f"{node}: {leave.reason}")
                 return
@@ -321,23 +365,32 @@ class RecoverJob:
         try:
             await guard.signal("request_drain", request)
             await workflow.wait_condition(
-                lambda: node in self._leaves, timeout=LEAVE_WITHIN, timeout_summary=f"leave to drain {node}"
+                lambda: node in self._leaves or self._called_off,
+                timeout=LEAVE_WITHIN,
+                timeout_summary=f"leave to drain {node}",
             )
         except (FailureError, TimeoutError):
             return c.Leave(node=node, granted=False, reason="the guard did not answer")
-        return self._leaves[node]
+        return self._leaves.get(node) or c.Leave(node=node, granted=False, reason="not answered yet")
+
+    @property
+    def _called_off(self) -> bool:
+        """True once a person has cancelled: no further action."""
+        return self._stop is not None and self._stop[0] is Outcome.OVERRIDDEN
 
     # --- what people and other workflows say ----------------------------------------------------------------------
 
     @workflow.signal(description="A watcher's finding about this attempt (sent by Relight).")
     def evidence(self, detection: Detection) -> None:
         """Take a detection; the first starts the work, the rest is evidence beside it."""
-        if len(self._detections) >= MAX_EVIDENCE_SIGNALS:
-            return
         if any(known.id == detection.id for known in self._detections):
             return
+        # The first of its kind is taken whatever came before: it may need an incident of its own.
+        if len(self._detections) >= MAX_EVIDENCE_SIGNALS and any(d.kind is detection.kind for d in self._detections):
+            return
         self._detections.append(detection)
-        self._evidence.extend(detection.evidence if len(self._detections) > 1 else ())
+        room = MAX_EVIDENCE - len(self._evidence)
+        self._evidence.extend(detection.evidence[:room] if len(self._detections) > 1 else ())
 
     @workflow.signal(
         description='Approve the plan: {"digest": "first 8 digits or more of the plan\'s digest", "reason": "why"}.',
@@ -361,7 +414,9 @@ class RecoverJob:
         """End before anything is done; once restarted, the newer failure means no progress."""
         if self._phase is Phase.VERIFYING:
             self._stop = self._stop or (Outcome.RESTARTED_NO_PROGRESS, f"failed again: incident {by}")
-        elif self._phase is not Phase.ACTING:
+        elif self._phase is Phase.ACTING:
+            self._newer = by  # a restart half done is worse than either: it is looked at once the job is on its way
+        else:
             self._stop = self._stop or (Outcome.SUPERSEDED, f"incident {by} of the same job took over")
 
     @workflow.signal(description="The guard's answer to a request for leave to drain (sent by Relight).")
@@ -406,7 +461,9 @@ class RecoverJob:
 
     async def _take(self, decision: Decision, verdict: Verdict) -> str:
         """Judge a decision, record it, and let it count where it does."""
-        problem = decision_fits(decision, verdict.plan) or _too_weak(decision, verdict)
+        # Asked again after the check of a signature: time may have run out, or somebody may have been faster.
+        late = self._phase is not Phase.WAITING or self._decision is not None
+        problem = "too late" if late else decision_fits(decision, verdict.plan) or _too_weak(decision, verdict)
         counts = problem is None
         if counts:
             # Set before the ledger is written: a second decision arriving meanwhile must not overwrite it.
@@ -457,7 +514,8 @@ class RecoverJob:
     def _show(self) -> None:
         workflow.set_current_details(tell(self.status()))
 
-    async def _close(self, outcome: Outcome, reason: str) -> None:
+    async def _close(self, outcome: Outcome, reason: str) -> RecoverResult:
+        reason = clip(reason, MAX_REASON)
         if not may_close(self._phase, outcome):
             reason = f"{reason} (outcome {outcome} from {self._phase})"
             outcome = Outcome.FAILED
@@ -466,8 +524,26 @@ class RecoverJob:
         self._go(Phase.CLOSED)
         workflow.upsert_search_attributes([attributes.OUTCOME.value_set(str(outcome))])
         arg = c.CloseInput(incident=self._ref, outcome=outcome, reason=reason, steps=tuple(self._steps))
-        # Shielded: a cancelled workflow still writes its end to the ledger.
-        await asyncio.shield(do(c.CLOSE, arg, f"close as {outcome}"))
+        # Shielded and awaited again: a workflow cancelled just now still writes its end to the ledger.
+        closing = asyncio.create_task(do(c.CLOSE, arg, f"close as {outcome}"))
+        try:
+            await asyncio.shield(closing)
+        except asyncio.CancelledError:
+            await closing
+        return RecoverResult(incident=self._ref.id, outcome=outcome, reason=reason)
+
+
+def _undiagnosed(problem: str) -> Diagnosis:
+    """The verdict where the diagnosis itself failed: unknown, never a reason to leave the job dead."""
+    unknown = Hypothesis(
+        signature="UNKNOWN",
+        category=Category.UNKNOWN,
+        action=Action.RESTART,
+        action_if_it_repeats=Action.STOP,
+        confidence=0,
+        summary="The cause could not be looked for.",
+    )
+    return Diagnosis(hypotheses=(unknown,), unreadable=(clip(f"diagnosis failed: {problem}", 300),))
 
 
 def _too_weak(decision: Decision, verdict: Verdict) -> str | None:

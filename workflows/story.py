@@ -30,14 +30,19 @@ class Status(Value):
 
 
 def tell(status: Status) -> str:
-    """The incident in Markdown, at most `MAX_DETAILS` characters."""
+    """The incident in Markdown, at most `MAX_DETAILS` bytes."""
     parts = [*_who(status), *_why(status), *_proposed(status), *_waiting(status), *_done(status.steps)]
-    return clip("\n".join(parts), MAX_DETAILS)
+    return "\n".join(parts).encode()[:MAX_DETAILS].decode(errors="ignore")
 
 
-def _plain(text: str) -> str:
-    """Text from logs, safe inside Markdown: one line, no markup."""
-    return "".join(" " if c in "\r\n\t" else c for c in text).replace("`", "'").replace("<", "(").replace("|", "¦")
+_MARKUP = str.maketrans("`<>|[]*", "'()¦()·")
+_SENTENCE = 400
+"""Characters of any one text: a plan names up to 4,096 nodes, and what a person waits for stands below it."""
+
+
+def _plain(text: str, limit: int = _SENTENCE) -> str:
+    """Text from logs, safe inside Markdown: one line, no markup, nothing that a terminal obeys."""
+    return clip("".join(c if c.isprintable() else " " for c in text).translate(_MARKUP), limit)
 
 
 def _who(status: Status) -> list[str]:
@@ -59,13 +64,12 @@ def _why(status: Status) -> list[str]:
     lines = [f"**Why:** {_plain(cause.summary)} ({cause.signature}, {cause.category}, {cause.confidence:.0%})"]
     named = cause.implicated
     if named:
-        where = [f"nodes {', '.join(named.nodes[:8])}"] if named.nodes else []
+        where = [f"nodes {_plain(', '.join(named.nodes[:8]))}"] if named.nodes else []
         where += [f"ranks {', '.join(map(str, named.ranks[:8]))}"] if named.ranks else []
-        where += [f"GPUs {', '.join(named.gpus[:8])}"] if named.gpus else []
+        where += [f"GPUs {_plain(', '.join(named.gpus[:8]))}"] if named.gpus else []
         lines.append(f"**Behind it:** {'; '.join(where)}")
     lines += [
-        f"- `{clip(_plain(e.text), 160)}`" + (f" ({_plain(e.file)}:{e.line})" if e.file else "")
-        for e in cause.evidence[:5]
+        f"- `{_plain(e.text, 160)}`" + (f" ({_plain(e.file)}:{e.line})" if e.file else "") for e in cause.evidence[:5]
     ]
     return lines
 
@@ -98,7 +102,7 @@ def _done(steps: Sequence[StepTime]) -> list[str]:
     if not steps:
         return []
     first = steps[0].at
-    rows = [f"| {(s.at - first).total_seconds():.1f} s | {s.name} | {clip(_plain(s.text), 160)} |" for s in steps]
+    rows = [f"| {(s.at - first).total_seconds():.1f} s | {s.name} | {_plain(s.text, 160)} |" for s in steps]
     return ["", "| after | what | |", "| --- | --- | --- |", *rows]
 
 

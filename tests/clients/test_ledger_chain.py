@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime
@@ -248,3 +249,21 @@ async def test_a_check_while_others_write_is_sound(where: tuple[str, Path]):
     await writing
     assert (await ledger.verify()).rows == 3030
     ledger.close()
+
+
+def test_a_writer_killed_at_any_moment_leaves_a_sound_chain(where: tuple[str, Path]):
+    """SIGKILL in the middle of writing: what was committed is there, the chain goes on from it."""
+    url, key = where
+    ledger = SqlLedger.open(url, key)
+    for n in range(5):
+        before = asyncio.run(ledger.verify()).rows
+        program = subprocess.Popen([sys.executable, "-c", _WRITER, url, str(key), f"k{n}", "100000"])
+        while asyncio.run(ledger.verify()).rows < before + 20 + n:
+            time.sleep(0.01)
+        program.kill()
+        program.wait()
+        assert asyncio.run(ledger.commit(Change(entries=(entry(f"after {n}"),)))) == 1
+    report = asyncio.run(ledger.verify())
+    ledger.close()
+    assert report.ok
+    assert report.rows >= 110

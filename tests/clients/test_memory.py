@@ -1,5 +1,6 @@
 """The simulated Slurm behaves as the real one was seen to, where Relight depends on it."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -286,3 +287,14 @@ async def test_a_memory_ledger_is_a_ledger(clock: Clock):
     assert await two.rows() == ()
     one.close()
     two.close()
+
+
+async def test_a_memory_ledger_serves_many_at_once(clock: Clock):
+    """Its one connection is shared without mixing transactions up."""
+    ledger = memory_ledger()
+    entries = [Entry(id=f"{n}", kind=RowKind.NOTE, at=clock.now, cluster="c") for n in range(100)]
+    work = [ledger.commit(Change(entries=(entry,), cursors={"x": {}})) for entry in entries]
+    await asyncio.gather(*work, *(ledger.rows() for _ in entries), *(ledger.verify() for _ in range(10)))
+    report = await ledger.verify()
+    assert (report.ok, report.rows) == (True, 100)
+    ledger.close()

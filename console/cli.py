@@ -1,0 +1,268 @@
+"""The commands of `relight` that people use. Everything heavy is imported when a command runs."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from relight.console.errors import RefusedStop, Stop, plainly
+
+if TYPE_CHECKING:
+    from relight.console.decide import Ready
+
+F = TypeVar("F", bound=Callable[..., Any])
+_ANY = click.Path(path_type=Path)
+
+
+def with_config(function: F) -> F:
+    """Add `--config`."""
+    option = click.option("--config", type=_ANY, metavar="PATH", help="Settings file (YAML); else RELIGHT_CONFIG.")
+    return option(function)
+
+
+def with_output(function: F) -> F:
+    """Add `--output`."""
+    choice = click.Choice(["table", "json"])
+    return click.option("-o", "--output", type=choice, default="table", help="For people, or for programs.")(function)
+
+
+def _complete_open(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    return _complete(ctx, param, incomplete, open_only=True)
+
+
+def _complete(ctx: click.Context, param: click.Parameter, incomplete: str, *, open_only: bool = False) -> list[str]:
+    """Incident ids for the shell; nothing at all where the ledger cannot be read."""
+    from relight.console.context import opened, run, settings_from
+
+    del param
+
+    async def ids() -> list[str]:
+        settings = settings_from(ctx.params.get("config"))
+        async with opened(settings) as ledger:
+            known = await ledger.incidents(cluster=settings.cluster, open_only=open_only, limit=50)
+        return [incident.id for incident in known if incident.id.startswith(incomplete)]
+
+    try:
+        return run(ids())
+    except Exception:  # noqa: BLE001 - completion must never disturb the prompt
+        return []
+
+
+class _Job(click.ParamType[Any]):
+    """A Slurm job id; reading it is left to `lookup`, which is imported only when there is one."""
+
+    name = "job"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
+        from relight.console.lookup import JobName, parse_job
+
+        if isinstance(value, JobName):
+            return value
+        job = parse_job(str(value))
+        if job is None:
+            accepted = "accepted: 123, 123_4 (array task), 123+1 (component)"
+            self.fail(f"{str(value)!r} is no Slurm job id; {accepted}", param, ctx)
+        return job
+
+
+_JOB = _Job()
+
+
+@click.command()
+@with_config
+@with_output
+@click.option("--all", "everything", is_flag=True, help="Also those that were not confirmed.")
+@click.option("--open", "open_only", is_flag=True, help="Only those that have no outcome yet.")
+@click.option("-n", "--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many at most.")
+@click.option("--job", type=_JOB, metavar="ID", help="Only those of this job: 123, 123_4, 123+1.")
+@plainly
+def incidents(config: Path | None, output: str, *, everything: bool, open_only: bool, limit: int, job: Any) -> None:
+    """List incidents, newest first."""
+    from relight.console import incidents as listing
+    from relight.console.context import now, opened, run, settings_from
+    from relight.console.output import print_json, screen
+
+    async def work() -> None:
+        settings = settings_from(config)
+        async with opened(settings) as ledger:
+            found = await listing.collect(
+                ledger, settings, everything=everything, open_only=open_only, limit=limit, job=job
+            )
+            if output == "json":
+                print_json([listing.as_json(each) for each in found.listed])
+            elif found.listed:
+                listing.print_table(screen(), found, now())
+            else:
+                await listing.print_empty(screen(), ledger, settings, found, now())
+
+    run(work())
+
+
+@click.command()
+@with_config
+@with_output
+@click.argument("id_", metavar="ID", shell_complete=_complete)
+@plainly
+def show(config: Path | None, output: str, id_: str) -> None:
+    """Tell one incident's story.
+
+    ID is an incident's id, the beginning of one, or a Slurm job id (its newest incident).
+    """
+    from relight.console import show as story
+    from relight.console.context import now, opened, run, settings_from
+    from relight.console.lookup import find_incident
+    from relight.console.output import print_json, screen
+
+    async def work() -> None:
+        settings = settings_from(config)
+        async with opened(settings) as ledger:
+            told = await story.collect(ledger, settings, await find_incident(ledger, settings, id_))
+        if output == "json":
+            print_json(story.as_json(told))
+        else:
+            story.tell(screen(), told, now())
+
+    run(work())
+
+
+@click.command()
+@with_config
+@with_output
+@click.argument("job", type=_JOB, metavar="JOBID")
+@plainly
+def why(config: Path | None, output: str, job: Any) -> None:
+    """Explain what Relight did, or did not do, about a job.
+
+    JOBID is a Slurm job id: 123, 123_4 (array task) or 123+1 (component).
+    """
+    from relight.console import explain
+    from relight.console.context import now, opened, run, settings_from
+    from relight.console.output import print_json, screen
+
+    async def work() -> None:
+        settings = settings_from(config)
+        async with opened(settings) as ledger:
+            life = await explain.collect(ledger, settings, job)
+        if output == "json":
+            print_json(explain.as_json(life))
+        else:
+            explain.tell(screen(), life, now())
+
+    run(work())
+
+
+def _digest(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+    if value is None:
+        return None
+    from relight.domain.plan import MIN_DIGEST_PREFIX
+
+    digits = value.strip().lower()
+    if len(digits) < MIN_DIGEST_PREFIX or set(digits) - set("0123456789abcdef"):
+        raise click.BadParameter(f"{value!r}: give {MIN_DIGEST_PREFIX} or more hexadecimal digits of the plan's digest")
+    return digits
+
+
+def _deciding(function: F) -> F:
+    """What `approve` and `reject` share."""
+    function = click.option("--digest", callback=_digest, help="Refuse if the plan is no longer this one.")(function)
+    function = click.option("-y", "--yes", is_flag=True, help="Do not ask back.")(function)
+    function = click.argument("id_", metavar="ID", shell_complete=_complete_open)(function)
+    return with_config(function)
+
+
+@click.command()
+@_deciding
+@click.option("--reason", default="", help="Why; goes into the ledger.")
+@plainly
+def approve(config: Path | None, id_: str, *, yes: bool, digest: str | None, reason: str) -> None:
+    """Approve the plan of an incident that waits for a person.
+
+    Signed with the site's approval key: who can read it may approve.
+    """
+    _decide(config, id_, approved=True, yes=yes, digest=digest, reason=reason)
+
+
+@click.command()
+@_deciding
+@click.option("--reason", required=True, help="Why; goes into the ledger.")
+@plainly
+def reject(config: Path | None, id_: str, *, yes: bool, digest: str | None, reason: str) -> None:
+    """Reject the plan of an incident that waits for a person: nothing is done then."""
+    _decide(config, id_, approved=False, yes=yes, digest=digest, reason=reason)
+
+
+def _decide(config: Path | None, id_: str, *, approved: bool, yes: bool, digest: str | None, reason: str) -> None:
+    from relight.console import decide
+    from relight.console.context import connected, now, opened, run, settings_from
+    from relight.console.lookup import find_incident
+    from relight.domain.plan import Decision
+
+    if not approved and not reason.strip():
+        raise click.UsageError("--reason must say why")
+
+    async def work() -> str:
+        settings = settings_from(config)
+        async with opened(settings) as ledger:
+            incident = await find_incident(ledger, settings, id_)
+        decide.check_open(incident)
+        key = decide.approval_key(settings)
+        ready = await decide.ready(await connected(settings), incident)
+        _print_plan(ready)
+        decide.check_digest(ready, digest)
+        if not yes:
+            _ask(approved=approved)
+        decision = Decision(approved=approved, digest=ready.plan.digest, by=decide.person(), reason=reason.strip())
+        return await decide.send(ready, decision, key, now())
+
+    click.echo(run(work()))
+
+
+def _print_plan(ready: "Ready") -> None:
+    from relight.console.context import now
+    from relight.console.output import Part, grid, screen, words
+    from relight.console.text import local, span
+
+    incident, plan = ready.incident, ready.plan
+    who = f"{incident.attempt.job_id} {incident.job_name} of {incident.user}".strip()
+    parts = [
+        Part("Incident", (words(incident.id, "bold"),)),
+        Part("Job", (words(who),)),
+        Part("Plan", (words(plan.describe(), "bold"), words(f"because {plan.reason}"))),
+        Part("Digest", (words(plan.digest[:12]),)),
+    ]
+    if ready.until:
+        parts.append(Part("Until", (words(f"{local(ready.until, now())} ({span(ready.until - now())} left)"),)))
+    screen().print(grid(parts))
+
+
+def _ask(*, approved: bool) -> None:
+    try:
+        sure = click.confirm("Approve this plan?" if approved else "Reject this plan?", default=False)
+    except click.Abort:
+        raise Stop("nothing sent: not confirmed (answer y, or pass --yes)") from None
+    if not sure:
+        raise RefusedStop("nothing sent: you said no")
+
+
+@click.command()
+@with_config
+@with_output
+@plainly
+def doctor(config: Path | None, output: str) -> None:
+    """Check everything Relight needs here, and say what to do.
+
+    Run it as the user that Relight runs as. Ends with 1 when a check fails.
+    """
+    from relight.console import doctor as checks
+    from relight.console.context import run
+    from relight.console.doctor_checks import Health
+    from relight.console.output import print_json, screen
+
+    found = run(checks.examine(config))
+    if output == "json":
+        print_json([check.model_dump(mode="json") for check in found])
+    else:
+        checks.tell(screen(), found)
+    if any(check.status is Health.FAIL for check in found):
+        raise click.exceptions.Exit(1)

@@ -1,0 +1,127 @@
+"""`relight doctor`: runs the checks side by side, each with a time limit, and says what to do."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from relight.config.settings import CONFIG_VARIABLE, ConfigError, Settings, load, unknown_variables
+from relight.console.context import user_name
+from relight.console.doctor_checks import Check, Health, fail, nearest, ok, warn
+from relight.console.output import joined, words
+from relight.console.text import count
+
+_STYLES = {Health.OK: "green", Health.WARN: "bold yellow", Health.FAIL: "bold red"}
+
+
+class Probe(NamedTuple):
+    """Something to look at, which may yield several checks."""
+
+    name: str
+    look: Callable[[], Awaitable[Sequence[Check]]]
+    seconds: float = 15.0
+    """How long it may take before it counts as failed."""
+
+
+async def examine(path: Path | None) -> tuple[Check, ...]:
+    """All checks, in the order they are shown."""
+    found = [*check_variables(os.environ)]
+    try:
+        settings = await asyncio.to_thread(load, path)
+    except ConfigError as error:
+        return (fail("settings", str(error), "Nothing else can be checked before this is right."), *found)
+    found.insert(0, _settings_found(path, settings))
+    return (*found, *await look(probes(settings)))
+
+
+def probes(settings: Settings) -> tuple[Probe, ...]:
+    """What is looked at on this site."""
+    from relight.clients.slurm_commands import SlurmCommands
+    from relight.console import doctor_site, doctor_slurm, doctor_temporal
+
+    slurm = SlurmCommands(
+        slurm_conf=settings.slurm.conf or None,
+        bin_dir=settings.slurm.bin or None,
+        run_as=settings.slurm.run_as,
+        timeout=settings.slurm.timeout,
+    )
+    patience = 3 * settings.slurm.timeout.total_seconds() + 2
+    return (
+        Probe("ledger", lambda: doctor_site.check_ledger(settings), 60),
+        Probe("approval key", lambda: doctor_site.check_approval_key(settings)),
+        Probe("Temporal", lambda: doctor_temporal.check_temporal(settings), 20),
+        Probe("Slurm", lambda: doctor_slurm.check_slurm(settings, slurm), patience),
+        Probe("Slurm rights", lambda: doctor_slurm.check_rights(settings, slurm), patience),
+        Probe("node wrapper", lambda: doctor_slurm.check_wrapper(settings), patience),
+        Probe("job logs", lambda: doctor_site.check_job_logs(slurm), patience + 10),
+        Probe("kernel logs", lambda: doctor_site.check_kernel_logs(settings, slurm), patience + 10),
+    )
+
+
+async def look(at: Sequence[Probe]) -> tuple[Check, ...]:
+    """Run the probes side by side; one that is late or stumbles is a failed check, and holds up no other."""
+    found = await asyncio.gather(*(_one(probe) for probe in at))
+    return tuple(check for checks in found for check in checks)
+
+
+async def _one(probe: Probe) -> Sequence[Check]:
+    try:
+        async with asyncio.timeout(probe.seconds):
+            return await probe.look()
+    except TimeoutError:
+        return (fail(probe.name, f"no answer within {probe.seconds:g} s", "Something it depends on hangs."),)
+    except Exception as error:  # noqa: BLE001 - a check that stumbles says so
+        found = f"the check itself stumbled: {type(error).__name__}: {str(error)[:200]}"
+        return (fail(probe.name, found, "This is a fault in Relight: please report it."),)
+
+
+def _settings_found(path: Path | None, settings: Settings) -> Check:
+    named = path or os.environ.get(CONFIG_VARIABLE)
+    mode = settings.policy.mode
+    if named is None:
+        found = f"defaults only (no --config, no {CONFIG_VARIABLE}); cluster {settings.cluster}, mode {mode}"
+        return warn("settings", found, "Give the file that the worker uses, or this checks another site than yours.")
+    return ok("settings", f"{named}; cluster {settings.cluster}, mode {mode}")
+
+
+def check_variables(environment: "os._Environ[str] | dict[str, str]") -> tuple[Check, ...]:
+    """RELIGHT_ variables that name no setting."""
+    known = [f"RELIGHT_{name}".upper() for name in Settings.model_fields]
+    return tuple(
+        warn("variable", f"{name} names no setting and is ignored", nearest(name, known) or "Remove it, or correct it.")
+        for name in unknown_variables(environment)
+    )
+
+
+def tell(console: Console, checks: Sequence[Check]) -> None:
+    """Print the checks, worst news marked, and one line of sum at the end."""
+    console.print(joined([("Relight doctor", "bold"), (f"as user {user_name()} on {socket.gethostname()}", "dim")]))
+    console.print()
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True, min_width=4)
+    table.add_column(no_wrap=True, min_width=12)
+    table.add_column(overflow="fold")
+    for check in checks:
+        found = words(check.found)
+        if check.advice:
+            found = Text("\n").join([found, Text("→ ").append(words(check.advice))])
+        table.add_row(words(check.status, _STYLES[check.status]), words(check.name), found)
+    console.print(table)
+    console.print()
+    console.print(_sum(checks))
+
+
+def _sum(checks: Sequence[Check]) -> Text:
+    failed = sum(check.status is Health.FAIL for check in checks)
+    warned = sum(check.status is Health.WARN for check in checks)
+    if failed:
+        return words(f"{count(failed, 'check')} failed, {count(warned, 'warning')}.", "bold red")
+    if warned:
+        return words(f"Nothing failed; {count(warned, 'warning')}.", "yellow")
+    return words("All is well.", "green")

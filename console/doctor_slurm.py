@@ -1,0 +1,168 @@
+"""Checks of Slurm: that it answers, its settings that decide how Relight acts, and our rights."""
+
+import os
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from relight.clients.slurm import Slurm, SlurmError
+from relight.clients.slurm_process import (
+    Done,
+    NotFinishedError,
+    NotStartedError,
+    command_environment,
+    run_command,
+)
+from relight.config.settings import Settings
+from relight.console.doctor_checks import Check, brief, fail, ok, warn
+from relight.console.text import span
+from relight.domain.plan import MIN_JOB_AGE_MARGIN, Mode
+from relight.domain.slurm import SlurmFacts
+
+MAY_ACT = frozenset({"operator", "administrator", "super user"})
+_USAGE = 2
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+
+
+async def check_slurm(settings: Settings, slurm: Slurm) -> Sequence[Check]:
+    """It answers, and its settings let Relight do its work."""
+    way = " ".join(settings.slurm.run_as) or "directly"
+    begun = time.monotonic()
+    try:
+        facts = await slurm.facts()
+    except SlurmError as error:
+        advice = (
+            "Check slurm.conf, slurm.bin and slurm.run_as in the settings, and that slurmctld runs (`scontrol ping`)."
+        )
+        return (fail("Slurm", f"by commands, {way}: {brief(error)}", advice),)
+    took = time.monotonic() - begun
+    name = facts.cluster or "unnamed"
+    answered = ok("Slurm", f"by commands, {way}: {facts.version}, ClusterName {name}, answered in {took:.2f} s")
+    return (answered, *check_facts(facts, settings))
+
+
+def check_facts(facts: SlurmFacts, settings: Settings) -> tuple[Check, ...]:
+    """What of slurm.conf decides how Relight acts. Pure."""
+    return (_accounting(facts), _store_flags(facts), _min_job_age(facts, settings), _job_requeue(facts))
+
+
+def _accounting(facts: SlurmFacts) -> Check:
+    if facts.accounting_storage:
+        return ok("accounting", facts.accounting_storage)
+    advice = "Set AccountingStorageType=accounting_storage/slurmdbd: without it, ends that Relight missed stay unknown."
+    return warn("accounting", "off", advice)
+
+
+def _store_flags(facts: SlurmFacts) -> Check:
+    missing = sorted({"job_comment", "job_script"} - facts.accounting_store_flags)
+    kept = ",".join(sorted(facts.accounting_store_flags)) or "none"
+    if not missing:
+        return ok("store flags", kept)
+    advice = f"Add {','.join(missing)} to AccountingStoreFlags: a purged job's comment and script are lost otherwise."
+    return warn("store flags", f"AccountingStoreFlags: {kept}", advice)
+
+
+def _min_job_age(facts: SlurmFacts, settings: Settings) -> Check:
+    expires, age = settings.policy.approval_expires, facts.min_job_age
+    usable = age - MIN_JOB_AGE_MARGIN
+    found = f"MinJobAge {span(age)}, approvals expire after {span(expires)}"
+    if expires < usable:
+        return ok("MinJobAge", found)
+    advice = (
+        f"An ended job can be requeued for {span(usable)} only, and approvals are cut short to that. "
+        f"Set MinJobAge={int((expires + MIN_JOB_AGE_MARGIN).total_seconds()) + 1} or more."
+    )
+    return warn("MinJobAge", found, advice)
+
+
+def _job_requeue(facts: SlurmFacts) -> Check:
+    if facts.job_requeue:
+        return ok("JobRequeue", "1: jobs may be requeued unless they say no")
+    return warn("JobRequeue", "0", "Only jobs submitted with --requeue can be restarted; set JobRequeue=1.")
+
+
+async def check_rights(settings: Settings, slurm: Slurm) -> Sequence[Check]:
+    """The principal may requeue and cancel other people's jobs."""
+    name = "rights"
+    who = await _say(settings, ("id", "-un"))
+    user = who.out.strip() if isinstance(who, Done) and who.code == 0 else ""
+    if not _NAME.fullmatch(user):
+        why = who if isinstance(who, str) else who.err
+        return (
+            fail(name, f"slurm.run_as does not work: {why[:200]}", "Correct slurm.run_as, or the sudo rule it needs."),
+        )
+    try:
+        slurm_user = (await slurm.facts()).slurm_user
+    except SlurmError:
+        slurm_user = ""
+    if user in {"root", slurm_user}:
+        other = "" if settings.slurm.run_as else "; where the worker runs as another user, run doctor as that one"
+        return (ok(name, f"{user}: all rights{other}"),)
+    asked = await _say(settings, ("sacctmgr", "-nP", "show", "user", f"name={user}", "format=adminlevel"))
+    return (judge_level(user, asked, settings.policy.mode),)
+
+
+def judge_level(user: str, asked: Done | str, mode: Mode) -> Check:
+    """What sacctmgr says of the user's level. Pure."""
+    name = "rights"
+    advice = f"sacctmgr modify user name={user} set adminlevel=Operator"
+    if isinstance(asked, str) or asked.code != 0:
+        why = brief(asked if isinstance(asked, str) else asked.err)
+        return warn(name, f"{user}: not known ({why})", f"Relight needs the level Operator: {advice}")
+    level = asked.out.strip().splitlines()[0].strip() if asked.out.strip() else "None"
+    if level.lower() in MAY_ACT:
+        return ok(name, f"{user}: {level}")
+    found = f"{user}: AdminLevel {level}: may not touch other people's jobs"
+    return (warn if mode is Mode.MONITOR else fail)(name, found, advice)
+
+
+async def check_wrapper(settings: Settings) -> Sequence[Check]:
+    """relight-node is installed, is root's, and can be called. Called without words it only prints its usage."""
+    command = settings.slurm.node_wrapper
+    worse = warn if settings.policy.mode is Mode.MONITOR or not settings.policy.drains_per_hour else fail
+    name = "node wrapper"
+    by_ssh = bool(command) and Path(command[0]).name == "ssh"
+    local = Path(command[-1]) if command and command[-1].startswith("/") and not by_ssh else None
+    if local is not None and (problem := owned_by_others(local)):
+        return (worse(name, problem, f"Install clients/relight_node.py as {local}, owned by root, mode 0755."),)
+    if not command:
+        return (worse(name, "slurm.node_wrapper is empty", "Nodes cannot be drained; see `slurm.node_wrapper`."),)
+    try:
+        said = await run_command(command, command_environment(None, None), settings.slurm.timeout)
+    except (NotStartedError, NotFinishedError) as error:
+        return (worse(name, str(error), "Nodes cannot be drained; restarts still work."),)
+    text = " ".join((said.err or said.out).split())
+    if said.code == _USAGE and "relight-node drain" in text:
+        return (ok(name, f"{' '.join(command)} answers"),)
+    advice = f"Allow it: `{_invoker()} ALL=(root) NOPASSWD: {local or command[-1]}` in /etc/sudoers.d/relight."
+    return (worse(name, f"{' '.join(command)}: {text[:200] or f'ended with {said.code}'}", advice),)
+
+
+def _invoker() -> str:
+    from relight.console.context import user_name
+
+    return user_name()
+
+
+def owned_by_others(path: Path) -> str:
+    """Why this program must not be trusted with root's rights; empty when it may be."""
+    try:
+        found = path.stat()
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+    if found.st_uid != 0:
+        return f"{path} belongs to uid {found.st_uid}, not to root"
+    if found.st_mode & 0o022:
+        return f"{path} can be written by others than root (mode {found.st_mode & 0o7777:04o})"
+    return "" if os.access(path, os.X_OK) else f"{path} is not executable"
+
+
+async def _say(settings: Settings, command: tuple[str, ...]) -> Done | str:
+    """What a command prints when run as Slurm's commands are, or why it did not run."""
+    slurm = settings.slurm
+    environment = command_environment(slurm.conf or None, slurm.bin or None)
+    try:
+        return await run_command((*slurm.run_as, *command), environment, slurm.timeout)
+    except (NotStartedError, NotFinishedError) as error:
+        return str(error)

@@ -1,0 +1,31 @@
+"""Which processes run on a node: needed where a node is no namespace that the kernel ends as a whole."""
+
+from pathlib import Path
+
+from relight.lab.processes import MARK, Process, descendants, environ, pids
+
+NODE_MARK = "RELIGHT_LAB_NODE"
+"""Environment variable of a node's own processes: its name."""
+
+
+def on_node(folder: Path, node: str) -> list[Process]:
+    """Return slurmd, step daemons, and all they have started, of a node of the cluster in `folder`."""
+    roots = [pid for pid in pids() if _belongs(pid, folder, node)]
+    whole = dict.fromkeys(pid for root in roots for pid in (root, *descendants(root)))
+    return [process for pid in whole if (process := Process.of(pid))]
+
+
+def _belongs(pid: int, folder: Path, node: str) -> bool:
+    entries = set(environ(pid))
+    started_by_us = {f"{MARK}={folder}".encode(), f"{NODE_MARK}={node}".encode()}
+    conf = f"SLURM_CONF={folder}/etc/slurm.conf".encode()
+    task = {conf, f"SLURMD_NODENAME={node}".encode()}
+    # Slurm gives its step daemons an environment without our mark; they hold their node's log open.
+    return started_by_us <= entries or task <= entries or (conf in entries and _has_open(pid, f"slurmd-{node}.log"))
+
+
+def _has_open(pid: int, name: str) -> bool:
+    try:
+        return any(handle.readlink().name == name for handle in Path(f"/proc/{pid}/fd").iterdir())
+    except OSError:
+        return False

@@ -1,0 +1,227 @@
+"""What to do about one interruption: a rule each, and the first that fits decides."""
+
+from datetime import timedelta
+
+import pytest
+
+from relight.domain.diagnosis import Action, Category
+from relight.domain.evidence import Answer, Interruption
+from relight.domain.incidents import Outcome
+from relight.domain.plan import Mode, Restart
+from relight.domain.policy import EXIT_DO_NOT_REQUEUE, Hand, Policy, attempts_without_progress, decide
+from relight.domain.slurm import JobFlag, JobState, NodeFlag, NodeState
+
+AUTO = Policy(mode=Mode.AUTO)
+
+
+def test_a_crash_is_requeued(situation, diagnosis):
+    """The ordinary case: a requeue, nothing excluded or drained, in the site's mode."""
+    verdict = decide(situation(), diagnosis(), AUTO)
+    assert verdict.outcome is None
+    assert verdict.plan.restart is Restart.REQUEUE
+    assert (verdict.plan.cancel, verdict.plan.exclude, verdict.plan.drain) == (False, (), ())
+    assert verdict.plan.reason == diagnosis().verdict.summary
+    assert (verdict.mode, verdict.policy) == (Mode.AUTO, AUTO)
+
+
+def test_the_default_mode_only_watches(situation, diagnosis):
+    """Without a word from the operator the mode is monitor."""
+    assert decide(situation(), diagnosis(), Policy()).mode is Mode.MONITOR
+
+
+def test_slurms_own_requeue_is_adopted(situation, diagnosis, record):
+    """After a lost node Slurm has queued the job itself: no second requeue, and no deadline."""
+    again = record(state=JobState.PENDING, restarts=1)
+    ended = situation().now - timedelta(days=1)
+    plan = decide(situation(record=again, hand=Hand.SLURM, ended_at=ended), diagnosis(), AUTO).plan
+    assert (plan.restart, plan.requeue_until) == (Restart.ADOPT, None)
+
+
+@pytest.mark.parametrize("age", [timedelta(0), timedelta(seconds=240)])
+def test_a_requeue_has_a_deadline(situation, diagnosis, age):
+    """Slurm forgets an ended job after MinJobAge (300 s); up to a minute before that a requeue is planned."""
+    now = situation().now
+    plan = decide(situation(ended_at=now - age), diagnosis(), AUTO).plan
+    assert plan.restart is Restart.REQUEUE
+    assert plan.requeue_until == now - age + timedelta(seconds=240)
+
+
+def test_after_the_deadline_nothing_is_requeued(situation, diagnosis):
+    """Slurm might forget the job between look and write: expired."""
+    verdict = decide(situation(ended_at=situation().now - timedelta(seconds=241)), diagnosis(), AUTO)
+    assert (verdict.outcome, verdict.plan.restart) == (Outcome.EXPIRED, Restart.NONE)
+    assert "MinJobAge" in verdict.plan.reason
+
+
+def test_a_forgotten_job_has_expired(situation, diagnosis):
+    """slurmctld no longer knows the job."""
+    verdict = decide(situation(record=None), diagnosis(), AUTO)
+    assert (verdict.outcome, verdict.plan.restart) == (Outcome.EXPIRED, Restart.NONE)
+
+
+@pytest.mark.parametrize("state", [JobState.CANCELLED, JobState.COMPLETED, JobState.PREEMPTED])
+def test_what_slurm_or_the_user_ended_is_left_alone(situation, diagnosis, record, state):
+    """Slurm would happily resurrect a job that its user cancelled."""
+    verdict = decide(situation(record=record(state=state)), diagnosis(), AUTO)
+    assert (verdict.outcome, verdict.plan.acts) == (Outcome.OVERRIDDEN, False)
+
+
+def test_an_unreadable_state_is_not_acted_on(situation, diagnosis, record):
+    """Unknown is neither yes nor no."""
+    verdict = decide(situation(record=record(state=JobState.UNKNOWN)), diagnosis(), AUTO)
+    assert (verdict.outcome, verdict.plan.acts) == (Outcome.FAILED, False)
+
+
+def test_an_unknown_hand_wins(situation, diagnosis, record):
+    """The user or another tool queued it again: watched, not touched."""
+    again = record(state=JobState.PENDING, restarts=1)
+    verdict = decide(situation(record=again, hand=Hand.UNKNOWN), diagnosis(), AUTO)
+    assert (verdict.outcome, verdict.plan.acts) == (Outcome.OVERRIDDEN, False)
+
+
+def test_a_successor_goes_on(situation, diagnosis):
+    """Two jobs would write one checkpoint directory; the reason names the other."""
+    verdict = decide(situation(successors=("8", "9_1")), diagnosis(), AUTO)
+    assert (verdict.outcome, verdict.plan.acts) == (Outcome.SUCCEEDED_BY, False)
+    assert "8, 9_1" in verdict.plan.reason
+
+
+def test_no_requeue_is_respected(situation, diagnosis, record):
+    """`--no-requeue` is the user's word."""
+    verdict = decide(situation(record=record(state=JobState.FAILED, requeue=False)), diagnosis(), AUTO)
+    assert (verdict.outcome, verdict.plan.acts) == (Outcome.STOPPED, False)
+    assert "--no-requeue" in verdict.plan.reason
+
+
+def test_exit_code_93_is_respected(situation, diagnosis, record):
+    """The job's own word not to requeue it; its neighbours mean nothing."""
+    said = record(state=JobState.FAILED, exit_code=EXIT_DO_NOT_REQUEUE)
+    assert decide(situation(record=said), diagnosis(), AUTO).outcome is Outcome.STOPPED
+    for code in (92, 94):
+        other = record(state=JobState.FAILED, exit_code=code)
+        assert decide(situation(record=other), diagnosis(), AUTO).plan.restart is Restart.REQUEUE
+
+
+def test_a_useless_retry_is_stopped(situation, diagnosis):
+    """A cause that would fail the same way again ends the incident, with the cause as its reason."""
+    verdict = decide(situation(), diagnosis(action=Action.STOP, summary="A typo in train.py."), AUTO)
+    assert (verdict.outcome, verdict.plan.reason) == (Outcome.STOPPED, "A typo in train.py.")
+
+
+def test_when_nothing_failed_nothing_is_done(situation, diagnosis):
+    """Neither a restart nor a drain, whatever else the evidence names."""
+    nothing = diagnosis(action=Action.NONE, drain_nodes=("n1",), summary="")
+    verdict = decide(situation(), nothing, AUTO)
+    assert (verdict.outcome, verdict.plan.acts) == (Outcome.NOT_CONFIRMED, False)
+
+
+def test_three_attempts_without_progress_stop(situation, diagnosis, incident):
+    """The third fruitless restart in a row is the last; two leave one more."""
+    fruitless = tuple(incident(outcome=Outcome.RESTARTED_NO_PROGRESS) for _ in range(3))
+    assert decide(situation(earlier=fruitless[:2]), diagnosis(), AUTO).plan.restart is Restart.REQUEUE
+    verdict = decide(situation(earlier=fruitless), diagnosis(), AUTO)
+    assert (verdict.outcome, verdict.plan.acts) == (Outcome.STOPPED, False)
+    assert verdict.plan.reason.startswith("3 restarts brought no progress")
+
+
+def test_progress_gives_the_budget_back(incident):
+    """Counted from the newest back to the last that moved; those that did nothing use up nothing."""
+    fruitless = incident(outcome=Outcome.RESTARTED_NO_PROGRESS)
+    assert attempts_without_progress([]) == 0
+    assert attempts_without_progress([fruitless, incident(outcome=Outcome.EXPIRED), fruitless]) == 2
+    for moved in (Outcome.RECOVERED, Outcome.ADOPTED):
+        assert attempts_without_progress([fruitless, incident(outcome=moved), fruitless, fruitless]) == 1
+
+
+@pytest.mark.parametrize("witness", [Answer.NO, Answer.UNKNOWN])
+def test_a_hang_without_a_witness_asks_a_person(situation, diagnosis, record, witness):
+    """A silent log alone never acts by itself; what is lower already stays lower."""
+    hang = situation(kind=Interruption.HANG, record=record(), witness=witness)
+    assert decide(hang, diagnosis(), AUTO).mode is Mode.APPROVE
+    for mode in (Mode.MONITOR, Mode.APPROVE):
+        assert decide(hang, diagnosis(), Policy(mode=mode)).mode is mode
+
+
+def test_a_hang_with_a_witness_may_be_automatic(situation, diagnosis, record):
+    """A second witness lets the site's mode stand."""
+    hang = situation(kind=Interruption.HANG, record=record(), witness=Answer.YES)
+    verdict = decide(hang, diagnosis(), AUTO)
+    assert (verdict.mode, verdict.plan.restart) == (Mode.AUTO, Restart.REQUEUE)
+
+
+def test_a_hang_that_a_retry_would_not_help_is_cancelled(situation, diagnosis, record):
+    """An attempt that still holds its nodes is ended, so that it frees them: an action, so no outcome yet."""
+    hang = situation(kind=Interruption.HANG, record=record(), witness=Answer.YES)
+    verdict = decide(hang, diagnosis(action=Action.STOP), AUTO)
+    assert verdict.plan.cancel
+    assert (verdict.plan.restart, verdict.outcome) == (Restart.NONE, None)
+
+
+def test_only_the_attempt_itself_is_cancelled(situation, diagnosis, record, now):
+    """Slurm's own requeue runs already: that attempt is not the one that was diagnosed."""
+    again = record(submit_time=now + timedelta(minutes=1), restarts=1)
+    verdict = decide(situation(record=again, hand=Hand.SLURM), diagnosis(action=Action.STOP), AUTO)
+    assert not verdict.plan.cancel
+
+
+def test_an_ended_attempt_is_not_cancelled(situation, diagnosis, record):
+    """There is nothing to cancel, also while it completes."""
+    ending = record(state=JobState.FAILED, flags={JobFlag.COMPLETING})
+    assert not decide(situation(record=ending), diagnosis(action=Action.STOP), AUTO).plan.cancel
+
+
+def test_a_node_that_a_platform_witness_found_broken_is_drained(situation, diagnosis):
+    """Also where the job itself is not restarted: the node is broken for everybody."""
+    broken = {"category": Category.GPU, "drain_nodes": ("n2",), "nodes": ("n2",)}
+    plan = decide(situation(), diagnosis(action=Action.RESTART_EXCLUDING_NODE, **broken), AUTO).plan
+    assert (plan.exclude, plan.drain) == (("n2",), ("n2",))
+    stopped = decide(situation(), diagnosis(action=Action.STOP, **broken), AUTO)
+    assert (stopped.plan.drain, stopped.outcome) == (("n2",), None)
+
+
+def test_a_node_that_only_the_job_accuses_is_excluded_not_drained(situation, diagnosis):
+    """The job's own word keeps a node out of its own retry, and no more."""
+    plan = decide(situation(), diagnosis(action=Action.RESTART_EXCLUDING_NODE, nodes=("n2",)), AUTO).plan
+    assert (plan.exclude, plan.drain) == (("n2",), ())
+
+
+@pytest.mark.parametrize(
+    ("state", "flags"),
+    [(NodeState.IDLE, {NodeFlag.DRAIN}), (NodeState.DOWN, set()), (NodeState.IDLE, {NodeFlag.NOT_RESPONDING})],
+)
+def test_a_node_that_is_out_already_is_not_drained_again(situation, diagnosis, node, state, flags):
+    """Drained by anybody, down, or not responding: nothing to do."""
+    nodes = (node("n1"), node("n2", state, flags=flags), node("n3"))
+    assert decide(situation(nodes=nodes), diagnosis(drain_nodes=("n2",)), AUTO).plan.drain == ()
+
+
+def test_a_node_of_another_job_is_not_drained(situation, diagnosis):
+    """Only the attempt's own nodes."""
+    assert decide(situation(), diagnosis(drain_nodes=("n3",)), AUTO).plan.drain == ()
+
+
+def test_a_plain_restart_excludes_nothing(situation, diagnosis):
+    """Nodes are kept out only where the cause says so."""
+    assert decide(situation(), diagnosis(action=Action.RESTART, nodes=("n2",)), AUTO).plan.exclude == ()
+
+
+def test_exclusions_leave_enough_nodes(situation, diagnosis, node):
+    """Of two suspects only the platform-proven one is kept out when three nodes are there, and this is said."""
+    suspects = diagnosis(action=Action.RESTART_EXCLUDING_NODE, nodes=("n1", "n2"), drain_nodes=("n2",))
+    plan = decide(situation(nodes=tuple(node(f"n{i}") for i in (1, 2, 3))), suspects, AUTO).plan
+    assert plan.exclude == ("n2",)
+    assert "n1 not excluded: too few nodes" in plan.reason
+
+
+def test_what_the_user_excludes_does_not_count_as_free(situation, attempt, diagnosis):
+    """With n3 and n4 excluded by the user, none of n1 and n2 can be spared."""
+    own = attempt(excluded_nodes=("n3", "n4"))
+    suspect = diagnosis(action=Action.RESTART_EXCLUDING_NODE, nodes=("n2",))
+    assert decide(situation(attempt=own), suspect, AUTO).plan.exclude == ()
+
+
+def test_drained_and_lost_nodes_do_not_count_as_free(situation, diagnosis, node):
+    """Only nodes that Slurm could use replace an excluded one."""
+    nodes = (node("n1"), node("n2"), node("n3", flags={NodeFlag.DRAIN}), node("n4", NodeState.DOWN))
+    suspect = diagnosis(action=Action.RESTART_EXCLUDING_NODE, nodes=("n2",))
+    assert decide(situation(nodes=nodes), suspect, AUTO).plan.exclude == ()

@@ -1,0 +1,197 @@
+"""What no input whatever may bring about: over the whole space of situations and diagnoses."""
+
+import json
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relight.domain.diagnosis import Action, Category, Diagnosis, Hypothesis, Implicated
+from relight.domain.evidence import Answer, Interruption
+from relight.domain.incidents import Outcome
+from relight.domain.plan import Mode, Plan, Restart, lowest
+from relight.domain.policy import Hand, Policy, Verdict, decide, exclusions, job_mode
+from relight.domain.slurm import JobFlag, JobState, NodeFlag, NodeRecord, NodeState, SlurmFacts
+
+POWER = [Mode.MONITOR, Mode.APPROVE, Mode.AUTO]
+NAMES = [f"n{i}" for i in range(8)]
+SOME_NODES = st.lists(st.sampled_from(NAMES), unique=True, max_size=8).map(tuple)
+COMMENTS = (
+    st.text(max_size=60)
+    | st.sampled_from(["monitor", "approve", "auto", "AUTO", None, 3, [], {}]).map(
+        lambda mode: json.dumps({"relight": {"mode": mode}})
+    )
+    | st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.sampled_from([*Mode]),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["relight", "mode"]), inner),
+        max_leaves=6,
+    ).map(json.dumps)
+)
+NODES = st.builds(
+    lambda states: tuple(
+        NodeRecord(name=name, state=state, flags=flags) for name, (state, flags) in zip(NAMES, states, strict=True)
+    ),
+    st.lists(
+        st.tuples(
+            st.sampled_from(list(NodeState)),
+            st.frozensets(st.sampled_from(list(NodeFlag)), max_size=2),
+        ),
+        min_size=len(NAMES),
+        max_size=len(NAMES),
+    ),
+)
+HYPOTHESES = st.builds(
+    Hypothesis,
+    signature=st.sampled_from(["CUDA_ECC", "NCCL_TIMEOUT", "UNKNOWN"]),
+    category=st.sampled_from(list(Category)),
+    action=st.sampled_from(list(Action)),
+    action_if_it_repeats=st.sampled_from(list(Action)),
+    confidence=st.floats(0, 1),
+    implicated=st.builds(Implicated, nodes=SOME_NODES),
+    summary=st.text(max_size=20),
+    drain_nodes=SOME_NODES,
+)
+DIAGNOSES = st.builds(Diagnosis, hypotheses=st.lists(HYPOTHESES, min_size=1, max_size=4).map(tuple))
+POLICIES = st.builds(Policy, mode=st.sampled_from(list(Mode)), attempts_without_progress=st.integers(1, 4))
+
+
+@st.composite
+def situations(draw, attempt, record, incident, situation):
+    """Any situation: every record state and flag, hand, kind, age, node state, successor and history."""
+    excluded, mine = draw(SOME_NODES), draw(SOME_NODES)
+    comment = draw(COMMENTS)
+    count = draw(st.integers(0, 8))
+    own = attempt(nodes=mine, node_count=count, excluded_nodes=excluded, comment=comment)
+    found = record(
+        nodes=mine,
+        state=draw(st.sampled_from(list(JobState))),
+        flags=draw(st.frozensets(st.sampled_from(list(JobFlag)), max_size=2)),
+        exit_code=draw(st.sampled_from([0, 1, 93])),
+        requeue=draw(st.booleans()),
+        restarts=draw(st.integers(0, 1)),
+        submit_time=own.key.submit_time + timedelta(minutes=draw(st.integers(0, 1))),
+        # Only the snapshot counts: what the comment says now must not matter.
+        comment=draw(COMMENTS),
+    )
+    outcomes = draw(st.lists(st.sampled_from(list(Outcome)), max_size=5))
+    ages = st.none() | st.integers(0, 900).map(lambda seconds: own.seen_at + timedelta(seconds=seconds))
+    return situation(
+        attempt=own,
+        kind=draw(st.sampled_from(list(Interruption))),
+        record=draw(st.none() | st.just(found)),
+        hand=draw(st.sampled_from(list(Hand))),
+        facts=SlurmFacts(version="24.11.5"),
+        ended_at=draw(ages),
+        nodes=draw(NODES),
+        successors=draw(st.just(()) | st.just(("8",))),
+        earlier=tuple(incident(outcome=outcome) for outcome in outcomes),
+        witness=draw(st.sampled_from(list(Answer))),
+    )
+
+
+@pytest.fixture(scope="module")
+def any_situation(attempt, record, incident, situation):
+    """The strategy of all situations."""
+    return situations(attempt, record, incident, situation)
+
+
+@given(st.data(), DIAGNOSES, POLICIES)
+def test_decisions_are_safe_whatever_the_input(any_situation, data, diagnosis, policy):
+    """A plan drains only nodes that the verdict's platform evidence names, of this attempt, and not out already.
+
+    Every input yields a verdict; an outcome and an action exclude each other; no mode exceeds the site's.
+    """
+    situation = data.draw(any_situation)
+    verdict = decide(situation, diagnosis, policy)
+    assert isinstance(verdict, Verdict)
+    assert isinstance(verdict.plan, Plan)
+    plan, cause = verdict.plan, diagnosis.verdict
+    mine = set(situation.attempt.record.nodes)
+    out = {n.name for n in situation.nodes if n.draining or n.lost}
+    assert set(plan.drain) <= (set(cause.drain_nodes) & mine) - out
+    assert set(plan.exclude) <= mine & {*cause.drain_nodes, *cause.implicated.nodes}
+    assert plan.attempt == situation.attempt.key
+    assert (verdict.outcome is None) is plan.acts
+    assert POWER.index(verdict.mode) <= POWER.index(policy.mode)
+    if situation.kind is Interruption.HANG and situation.witness is not Answer.YES:
+        assert verdict.mode is not Mode.AUTO
+
+
+@given(st.data(), DIAGNOSES, POLICIES)
+def test_nothing_that_others_own_is_restarted_or_cancelled(any_situation, data, diagnosis, policy):
+    """No restart of what its owner ended or goes on with; no cancel of anything but the attempt itself."""
+    situation = data.draw(any_situation)
+    plan = decide(situation, diagnosis, policy).plan
+    record = situation.record
+    if plan.cancel:
+        assert record is not None
+        assert record.running
+        assert (record.submit_time, record.restarts) == (situation.attempt.key.submit_time, 0)
+        assert plan.restart is Restart.NONE
+    if plan.restart is Restart.NONE:
+        return
+    assert record is not None
+    assert not situation.successors
+    assert record.exit_code != 93
+    assert situation.hand is not Hand.UNKNOWN
+    assert (plan.restart is Restart.ADOPT) is (situation.hand is Hand.SLURM)
+    if situation.hand is Hand.NOBODY:
+        assert record.requeue
+        untouched = record.submit_time == situation.attempt.key.submit_time and not record.restarts
+        owners = {JobState.CANCELLED, JobState.COMPLETED, JobState.PREEMPTED, JobState.UNKNOWN}
+        assert not (untouched and record.state in owners)
+
+
+@given(st.data(), HYPOTHESES)
+def test_exclusions_never_leave_too_few_nodes(any_situation, data, cause):
+    """Eligible nodes, less the user's own exclusions and ours, are at least as many as the job needs.
+
+    Where they are too few to begin with, nothing that could run the job is taken away.
+    """
+    situation = data.draw(any_situation)
+    kept, remark = exclusions(situation, cause)
+    own = situation.attempt.record
+    free = {n.name for n in situation.nodes if n.eligible} - set(own.excluded_nodes)
+    left = free - set(kept)
+    assert len(left) >= own.node_count or left == free
+    proven = [n for n in cause.drain_nodes if n in own.nodes]
+    others = [n for n in cause.implicated.nodes if n in own.nodes and n not in proven]
+    if any(n in kept for n in others):
+        assert set(proven) <= set(kept), "a node that only the job accuses was kept out before a proven one"
+    assert bool(remark) is (cause.action is Action.RESTART_EXCLUDING_NODE and len(kept) < len(proven + others))
+
+
+@given(st.sampled_from(list(Mode)), COMMENTS)
+def test_a_comment_only_lowers_the_mode(ceiling, comment):
+    """No comment raises the mode, and why it is what it is can always be said."""
+    mode, reason = job_mode(ceiling, comment)
+    assert POWER.index(mode) <= POWER.index(ceiling)
+    assert reason
+
+
+@pytest.mark.parametrize("ceiling", list(Mode))
+@pytest.mark.parametrize("asked", list(Mode))
+def test_a_comment_sets_the_lower_of_both(ceiling, asked):
+    """The documented form, beside what belongs to others."""
+    comment = json.dumps({"APS": {"x": 1}, "relight": {"mode": asked}})
+    mode, reason = job_mode(ceiling, comment)
+    assert mode is lowest(ceiling, asked) is POWER[min(POWER.index(ceiling), POWER.index(asked))]
+    assert f"the job's comment {asked}" in reason
+
+
+@pytest.mark.parametrize(
+    "comment",
+    ['{"relight": {"mode": "off"}}', '{"relight": {}}', '{"relight": "monitor"}', '["relight"]', '{"relight"'],
+)
+def test_a_comment_that_cannot_be_read_is_said(comment):
+    """It changes nothing, and the reason lists the modes that exist."""
+    mode, reason = job_mode(Mode.AUTO, comment)
+    assert mode is Mode.AUTO
+    assert "monitor, approve, auto" in reason
+
+
+def test_a_deeply_nested_comment_is_survived():
+    """A user's comment cannot bring the decision down."""
+    comment = '{"relight": ' + "[" * 100_000
+    assert job_mode(Mode.APPROVE, comment)[0] is Mode.APPROVE
