@@ -47,10 +47,11 @@ class Close:
         signed = arg.signed
         if signed.incident != arg.incident.id:
             return c.SignatureCheck(genuine=False, problem="signed for another incident")
-        if abs(self._site.clock() - signed.at) > SIGNATURE_LASTS:
+        # Both come from outside: a time without a zone or a letter beyond ASCII would be tried again for ever.
+        if signed.at.tzinfo is None or abs(self._site.clock() - signed.at) > SIGNATURE_LASTS:
             return c.SignatureCheck(genuine=False, problem="signed too long ago")
         expected = sign(path.read_bytes(), signed.incident, signed.decision, signed.at)
-        if not hmac.compare_digest(expected, signed.signature):
+        if not hmac.compare_digest(expected.encode(), signed.signature.encode()):
             return c.SignatureCheck(genuine=False, problem="the signature is not of this site's approval key")
         return c.SignatureCheck(genuine=True)
 

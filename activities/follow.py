@@ -12,6 +12,7 @@ from relight.attribution.progress import StepMark, parse_step
 from relight.clients.logs import Chunk, Cursor, LogError, LogNotFoundError
 from relight.clients.slurm import SlurmError
 from relight.domain.attempts import Attempt, AttemptKey, LogPosition, Progress, progress_cursor
+from relight.domain.base import short_hash
 from relight.domain.ledger import Change, RowKind
 from relight.domain.progress import MIN_GAPS, CpuSample, Rhythm, cpu_rate, hang_detection, silence_limit, with_arrival
 
@@ -40,7 +41,8 @@ class Following:
     baseline: float | None = None
     baseline_from: CpuSample | None = None
     suspected_from: CpuSample | None = None
-    blind: bool = False
+    blind: set[str] = field(default_factory=set)
+    """Outputs that cannot be read now."""
     more: bool = False
 
 
@@ -108,9 +110,9 @@ class Follow:
                 except LogNotFoundError:
                     continue
                 except LogError as error:
-                    await self._is_blind(each, error)
+                    await self._is_blind(each, path, error)
                     continue
-            each.blind = False
+            each.blind.discard(path)
             self._take(each, path, chunk)
         return each.progress != before
 
@@ -185,12 +187,12 @@ class Follow:
             return None
         return None if used is None else CpuSample(at=now, used=used)
 
-    async def _is_blind(self, each: Following, error: LogError) -> None:
-        """Say once that this attempt's output cannot be read: without it neither hang nor progress is seen."""
-        if each.blind:
+    async def _is_blind(self, each: Following, path: str, error: LogError) -> None:
+        """Say once that this output cannot be read: without it neither hang nor progress is seen."""
+        if path in each.blind:
             return
-        each.blind = True
+        each.blind.add(path)
         activity.logger.warning("cannot follow job %d: %s", each.attempt.key.job_id, error)
-        entry_id = f"blind/{each.attempt.key}/log/{self._site.clock().isoformat()}"
+        entry_id = f"blind/{each.attempt.key}/log/{short_hash(path)}/{self._site.clock().isoformat()}"
         entry = self._site.entry(entry_id, RowKind.BLIND, {"what": "log", "why": str(error)[:500]}, each.attempt)
         await self._site.ledger.commit(Change(entries=(entry,)))

@@ -210,7 +210,11 @@ def witness(detection: Detection) -> Answer:
 def _ended_at(state: AttemptState, record: JobRecord | None) -> datetime | None:
     if record is not None and record.submit_time == state.attempt.key.submit_time and record.running:
         return None
-    return state.ended_at or (record.end_time if record else None)
+    # The earlier of both: after an outage of ours the end is long past when it is first seen, and Slurm's clock may
+    # differ from ours.
+    same = record is not None and record.submit_time == state.attempt.key.submit_time
+    told = (state.ended_at, record.end_time if record is not None and same else None)
+    return min((at for at in told if at), default=None)
 
 
 def _context(

@@ -8,7 +8,7 @@ from relight.activities.records import row
 from relight.activities.restart import ReadBackError
 from relight.activities.site import Site
 from relight.clients.slurm import AmbiguousWriteError, SlurmUnavailableError
-from relight.domain.incidents import Outcome, node_reason
+from relight.domain.incidents import Outcome, node_mark, node_reason
 from relight.domain.ledger import Change, RowKind
 from relight.domain.policy import Policy
 from relight.domain.slurm import NodeRecord
@@ -57,7 +57,7 @@ class NodeActs:
             return done
         reason = node_reason(arg.incident.id, arg.cls, arg.summary)
         node = await self._site.slurm.node(arg.node)
-        stop = self._must_not_drain(arg, node, reason)
+        stop = self._must_not_drain(arg, node)
         if stop:
             return await mutation.effect(stop, arg.node)
         if not node.draining:
@@ -65,15 +65,21 @@ class NodeActs:
                 await mutation.intend({"what": "drain", "reason": reason}, arg.node)
             await self._write(arg.node, reason)
             node = await self._site.slurm.node(arg.node)
-        if not (node.draining and node.reason == reason):
+        if not (node.draining and self._ours(arg, node)):
             raise ReadBackError(f"node {arg.node} reads {node.state} with reason {node.reason!r} after the drain")
         busy = "; work still runs there" if node.state.value in {"ALLOCATED", "MIXED"} else ""
         return await mutation.effect(self._done(f"{arg.node} has the drain flag: {reason}{busy}"), arg.node)
 
-    def _must_not_drain(self, arg: c.DrainInput, node: NodeRecord, reason: str) -> c.Done | None:
+    def _ours(self, arg: c.DrainInput, node: NodeRecord) -> bool:
+        """By the mark's beginning: slurmctld appends remarks of its own to a reason (seen)."""
+        return node.reason.startswith(node_mark(arg.incident.id))
+
+    def _must_not_drain(self, arg: c.DrainInput, node: NodeRecord) -> c.Done | None:
+        if node.draining and self._ours(arg, node):
+            return None  # an earlier try did it, with leave: that is told as it is, however late
         if not arg.leave.granted or (arg.leave.expires and self._site.clock() > arg.leave.expires):
             return self._done(f"the leave to drain {arg.node} has expired", Outcome.EXPIRED)
-        if node.draining and node.reason != reason:
+        if node.draining:
             return self._done(f"{arg.node} is drained already: {node.reason}", Outcome.OVERRIDDEN)
         return None
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from temporalio.client import Client
 
 ANSWER_WITHIN = timedelta(seconds=5)
-POLLS_WITHIN = timedelta(minutes=2)
-"""A worker polls once a minute at least; Temporal remembers one that is gone for five."""
+POLLS_WITHIN = timedelta(seconds=75)
+"""A worker polls once a minute at least; Temporal remembers one that is gone for five minutes."""
 _START = "Start one: relight worker controller"
 
 

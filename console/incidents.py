@@ -43,10 +43,15 @@ class Listed(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The list, and how many not confirmed ones it leaves out."""
+    """The list, and what it leaves out."""
 
     listed: tuple[Listed, ...]
     hidden: int = 0
+    """Not confirmed ones."""
+    older: int = 0
+    """Those beyond the limit."""
+    asked: str = "incidents"
+    """What was asked for, for the case that there is none."""
 
 
 async def collect(
@@ -64,7 +69,8 @@ async def collect(
     wanted = [i for i in all_of_them if i.open or not open_only]
     shown = [i for i in wanted if everything or i.outcome is not Outcome.NOT_CONFIRMED]
     listed = await asyncio.gather(*(look(ledger, incident) for incident in shown[:limit]))
-    return Found(tuple(listed), len(wanted) - len(shown))
+    asked = f"{'open ' if open_only else ''}incidents{f' of job {job}' if job else ''}"
+    return Found(tuple(listed), len(wanted) - len(shown), len(shown) - len(listed), asked)
 
 
 async def look(ledger: Ledger, incident: Incident) -> Listed:
@@ -149,6 +155,8 @@ def print_table(console: Console, found: Found, now: datetime) -> None:
 
 def print_hidden(console: Console, found: Found) -> None:
     """Say what the list leaves out."""
+    if found.older:
+        console.print(words(f"{found.older} older, not shown (--limit)", "dim"))
     if found.hidden:
         console.print(words(f"{found.hidden} not confirmed, not shown (--all)", "dim"))
 
@@ -175,7 +183,7 @@ async def print_empty(console: Console, ledger: Ledger, settings: Settings, foun
     """No incident: say since when nothing happened, so that silence is not mistaken for blindness."""
     first = await ledger.rows(limit=1)
     running = await ledger.running_attempts(settings.cluster)
-    console.print(words("No incidents.", "bold"))
+    console.print(words(f"No {found.asked}.", "bold"))
     if first:
         since = local(first[0].at, now)
         console.print(words(f"Watching {settings.cluster} since {since}; {count(len(running), 'job')} running now."))

@@ -36,7 +36,7 @@ def span(length: timedelta) -> str:
     seconds = max(0.0, length.total_seconds())
     if seconds < 9.95:  # noqa: PLR2004 - below ten seconds the tenths matter
         return f"{seconds:.1f} s"
-    if seconds < 5 * _MINUTE:
+    if seconds < 3 * _MINUTE:
         return f"{seconds:.0f} s"
     if seconds < 1.5 * _HOUR:
         return f"{seconds / _MINUTE:.0f} min"

@@ -179,7 +179,12 @@ NODE_REASON_PREFIX = "relight:"
 _REASON_LIMIT = 200  # exporters use the reason as a label; keep it short
 
 
+def node_mark(incident: str) -> str:
+    """How the reason of a node drained for this incident begins."""
+    return f"{NODE_REASON_PREFIX}{incident}:"
+
+
 def node_reason(incident: str, cls: str, text: str) -> str:
     """The mark of a drain of ours: `relight:<incident>:<class>: text`."""
     plain = " ".join(text.replace('"', "'").split())
-    return clip(f"{NODE_REASON_PREFIX}{incident}:{cls}: {plain}", _REASON_LIMIT)
+    return clip(f"{node_mark(incident)}{cls}: {plain}", _REASON_LIMIT)

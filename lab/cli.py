@@ -28,6 +28,8 @@ from relight.lab.users import current_user
 FAILED, USAGE, NOT_FOUND = 1, 2, 4
 
 FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
+PROFILES = click.Choice([profile.value for profile in Profile])
+ENGINES = click.Choice([engine.value for engine in Engine])
 OUTPUT = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 
 
@@ -44,7 +46,12 @@ def cluster() -> None:
 @cluster.command()
 @FOLDER
 @click.option("--nodes", type=click.IntRange(1, 100), default=4, show_default=True)
-@click.option("--profile", type=click.Choice([profile.value for profile in Profile]), default=Profile.FAST.value, show_default=True)
+@click.option(
+    "--profile",
+    type=PROFILES,
+    default=Profile.FAST.value,
+    show_default=True,
+)
 @click.option("--accounting/--no-accounting", default=None, help="Run slurmdbd and MariaDB. Default: as the profile.")
 @OUTPUT
 def start(folder: Path, nodes: int, profile: str, accounting: bool | None, output: str) -> None:
@@ -113,7 +120,9 @@ class Submitted(BaseModel):
 @click.option("--name", default="train", show_default=True)
 @click.option("--nodes", type=click.IntRange(1), default=2, show_default=True)
 @click.option("--tasks-per-node", type=click.IntRange(1), default=2, show_default=True)
-@click.option("--engine", type=click.Choice([engine.value for engine in Engine]), default=Engine.AUTO.value, show_default=True)
+@click.option(
+    "--engine", type=ENGINES, default=Engine.AUTO.value, show_default=True
+)
 @click.option("--steps", type=click.IntRange(1), default=100_000, show_default=True)
 @click.option("--step-time", type=float, default=0.2, show_default=True, help="Seconds.")
 @click.option("--user", help="Job owner (production profile).")
@@ -166,7 +175,9 @@ def inject(folder: Path, job_id: int, fault: str, output: str) -> None:
 @lab.command()
 @click.option("--fault", type=click.Choice([*SCENARIOS]), default="crash", show_default=True)
 @click.option("--exit", "leave", is_flag=True, help="End as soon as the incident has closed, for scripts.")
-@click.option("--engine", type=click.Choice([engine.value for engine in Engine]), default=Engine.AUTO.value, show_default=True)
+@click.option(
+    "--engine", type=ENGINES, default=Engine.AUTO.value, show_default=True
+)
 def demo(fault: str, engine: str, *, leave: bool) -> None:
     """Break a real training job on a real Slurm cluster, and watch Relight recover it."""
     with _told_errors():

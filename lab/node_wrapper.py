@@ -1,9 +1,11 @@
-"""Installs `relight-node` for a lab cluster, inside the cluster's own folder."""
+"""Installs `relight-node` inside a lab cluster's own folder, and in production sudo's leave to run it."""
 
+import hashlib
 from pathlib import Path
 
 from relight.clients import relight_node
 from relight.lab.cluster import Cluster
+from relight.lab.spec import Profile
 
 DRAINS_PER_HOUR = 20
 """The wrapper's own cap; the guard's is lower. Tests drain more often than a site would."""
@@ -22,4 +24,20 @@ def install_wrapper(cluster: Cluster) -> tuple[str, ...]:
         f"state = {cluster.folder / 'state-relight-node.json'}\n",
         encoding="utf-8",
     )
-    return (str(program),)
+    if cluster.spec.profile is not Profile.PRODUCTION:
+        return (str(program),)
+    file = _sudoers(cluster)
+    file.write_text(f"{cluster.users.service} ALL=(root) NOPASSWD: {program}\n", encoding="utf-8")
+    file.chmod(0o440)
+    return ("sudo", "-n", str(program))
+
+
+def remove_wrapper(cluster: Cluster) -> None:
+    """Take sudo's leave back; the program goes with the cluster's folder."""
+    if cluster.spec.profile is Profile.PRODUCTION:
+        _sudoers(cluster).unlink(missing_ok=True)
+
+
+def _sudoers(cluster: Cluster) -> Path:
+    """One file a cluster: several may run side by side."""
+    return Path("/etc/sudoers.d") / f"relight-lab-{hashlib.sha256(str(cluster.folder).encode()).hexdigest()[:12]}"

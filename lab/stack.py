@@ -3,6 +3,7 @@
 The parts are real and run as processes of their own; `stop` ends them all.
 """
 
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -14,8 +15,9 @@ from pydantic import BaseModel, ConfigDict
 
 from relight.lab import temporal
 from relight.lab.cluster import Cluster
-from relight.lab.node_wrapper import install_wrapper
-from relight.lab.processes import MARK, Process, spawn, wait_until
+from relight.lab.node_wrapper import install_wrapper, remove_wrapper
+from relight.lab.processes import MARK, Process, marked, spawn, wait_until
+from relight.lab.runtime import as_user
 from relight.lab.spec import ClusterSpec, Profile
 
 WORKER_TIMEOUT_S = 60
@@ -85,16 +87,19 @@ class Stack:
         """End all of it; the folder stays. Safe to call at any time and more than once."""
         self.stop_worker()
         self.cluster.stop()
+        remove_wrapper(self.cluster)
         if server := temporal.load(self.folder / "temporal"):
             server.stop()
+        # What was started in the moment before it could be noted, or whose note is gone.
+        for process in [*marked(self.folder), *marked(self.folder / "temporal")]:
+            process.kill()
 
     def start_worker(self) -> None:
         """Write the settings and start the controller worker; returns when it watches."""
         self.config.write_text(yaml.safe_dump(self.settings()))
         self.worker_log.touch()
         before = self.worker_log.stat().st_size
-        command = [sys.executable, "-m", "relight.workers.cli", "worker", "controller", "--verbose"]
-        process = spawn(command, self.worker_log, self._environment())
+        process = spawn(self._command(), self.worker_log, self._environment())
         (self.folder / FILE).write_text(process.model_dump_json())
 
         def ready() -> bool:
@@ -103,6 +108,20 @@ class Stack:
         wait_until(ready, WORKER_TIMEOUT_S, "the controller worker to be ready")
         if not process.alive:
             raise StackError(f"the controller worker ended at once; see {self.worker_log}")
+
+    def _command(self) -> list[str]:
+        """The worker's command: in the fast profile as ourselves, in production as the service's own user."""
+        command = ["-m", "relight.workers.cli", "worker", "controller", "--verbose"]
+        if self.spec.profile is not Profile.PRODUCTION:
+            return [sys.executable, *command]
+        user = self.cluster.users.service
+        shutil.chown(self.data, user, user)
+        return as_user(user, self.folder / "runtime", command)
+
+    @property
+    def data(self) -> Path:
+        """The worker's data folder."""
+        return self.folder / "relight"
 
     def _environment(self) -> dict[str, str]:
         environment = self.cluster.environment()
@@ -132,11 +151,10 @@ class Stack:
         """The worker's settings, as its file holds them."""
         if self.temporal is None:
             raise StackError("Temporal has not been started")
-        data = self.folder / "relight"
-        data.mkdir(exist_ok=True)
+        self.data.mkdir(exist_ok=True)
         return {
             "cluster": self.spec.cluster_name,
-            "data": str(data),
+            "data": str(self.data),
             "temporal": {"address": self.temporal.address, "ui": self.temporal.web_ui},
             "slurm": {
                 "conf": str(self.cluster.slurm_conf),

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from pathlib import Path
 
 import pytest
 from temporalio.testing import ActivityEnvironment
 
 from relight.activities import contracts as c
+from relight.activities import investigate
 from relight.activities.close import Close
 from relight.activities.follow import Follow
 from relight.activities.investigate import Investigate
@@ -15,6 +17,8 @@ from relight.activities.nodes import NodeActs
 from relight.activities.restart import Restart
 from relight.activities.site import Site
 from relight.activities.watch import Watch
+from relight.attribution.catalogue import load
+from relight.attribution.scanner import Scanner
 from relight.clients.kernel_logs import KernelLogFiles
 from relight.clients.ledger import LedgerUnavailableError
 from relight.clients.log_files import LogFiles
@@ -89,10 +93,14 @@ class World:
         )
         self.watch = Watch(self.site)
         self.follow = Follow(self.site)
-        self.investigate = Investigate(self.site)
         self.restart = Restart(self.site)
         self.nodes = NodeActs(self.site)
         self.close = Close(self.site)
+
+    @cached_property
+    def investigate(self) -> Investigate:
+        """Built where it is needed: it compiles all signatures."""
+        return Investigate(self.site)
 
     async def _sleep(self, seconds: float) -> None:
         self.sleeps += 1
@@ -175,10 +183,17 @@ def _detection(attempt: Attempt, at: datetime, kind: Interruption = Interruption
     return Detection(**{**given, **fields})
 
 
+@pytest.fixture(scope="session")
+def scanner():
+    """The shipped signatures, compiled once for all tests."""
+    return Scanner(load())
+
+
 @pytest.fixture
-def make_world(tmp_path):
+def make_world(tmp_path, monkeypatch, scanner):
     """Makes a site; options are those of `MemorySlurm`, and `policy`."""
     made = []
+    monkeypatch.setattr(investigate, "Scanner", lambda _catalogue: scanner)
 
     def make(*, policy=AUTO, **slurm) -> World:
         made.append(World(tmp_path, policy, **slurm))

@@ -68,6 +68,12 @@ def test_json_is_stable_and_complete(bad_night: Night, relight: Relight):
     assert json.loads(relight("incidents", "--limit", "1", "-o", "json").stdout) == found[:1]
 
 
+def test_what_the_list_leaves_out_is_counted(bad_night: Night, relight: Relight):
+    """Older ones beyond the limit are not passed over in silence, and an empty answer says to what."""
+    assert "3 older, not shown (--limit)" in relight("incidents", "--limit", "1").output
+    assert "No open incidents of job 4650." in relight("incidents", "--open", "--job", "4650").output
+
+
 def test_a_quiet_cluster_says_since_when_it_is_watched(night: Night, relight: Relight):
     """No incident is good news only where somebody watches."""
     night.attempt(1, ago(hours=3))
