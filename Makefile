@@ -36,7 +36,7 @@ check: setup ## Lint, format, types, and which folder imports which
 
 test: setup ## All tests, on a real Slurm cluster and a real Temporal server (ARGS="-k name" to choose)
 	@deploy/bootstrap.sh torch $(TORCH)
-	$(BIN)/python -m relight.lab.packages install --accounting --production
+	$(BIN)/python -m relight.lab.packages
 	$(BIN)/python -m pytest $(ARGS)
 
 test-fast: setup ## Tests that need neither Slurm nor minutes
@@ -47,7 +47,7 @@ demo: setup ## Watch a job fail and recover: FAULT=crash|gpu|hang|node|bug, ARGS
 	@exec $(BIN)/relight lab demo --fault $(FAULT) $(ARGS)
 
 bench: setup ## Measure time to detect, diagnose and recover
-	@exec $(BIN)/relight lab bench $(ARGS)
+	@exec $(BIN)/relight lab bench recovery $(ARGS)
 
 clean: ## Remove .venv/, caches and build outputs (ledgers and lab clusters stay)
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

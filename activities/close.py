@@ -8,7 +8,7 @@ from temporalio import activity
 
 from relight.activities import contracts as c
 from relight.activities.records import row, save
-from relight.activities.site import Site, poll
+from relight.activities.site import Site
 from relight.domain.base import canonical_json
 from relight.domain.incidents import Phase
 from relight.domain.ledger import Change, RowKind
@@ -54,15 +54,6 @@ class Close:
         if not hmac.compare_digest(expected.encode(), signed.signature.encode()):
             return c.SignatureCheck(genuine=False, problem="the signature is not of this site's approval key")
         return c.SignatureCheck(genuine=True)
-
-    @activity.defn(name=c.AWAIT_CLOSED.name)
-    async def await_closed(self, arg: c.AwaitClosedInput) -> c.Nothing:
-        """Wait until the ledger shows no open incident of that workflow."""
-        while True:
-            open_ones = await self._site.ledger.incidents(cluster=self._site.cluster, open_only=True, limit=1000)
-            if not any(i.workflow_id == arg.workflow_id and i.id != arg.incident.id for i in open_ones):
-                return c.Nothing()
-            await poll(self._site, timedelta(seconds=0.5))
 
     @activity.defn(name=c.CLOSE.name)
     async def close(self, arg: c.CloseInput) -> c.Nothing:

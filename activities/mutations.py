@@ -14,8 +14,9 @@ Clock = Callable[[], datetime]
 class Mutation:
     """One change to the outside on behalf of one incident, named by a step that stays the same over retries."""
 
-    def __init__(self, ledger: Ledger, clock: Clock, incident: IncidentRef, step: str) -> None:
+    def __init__(self, ledger: Ledger, clock: Clock, incident: IncidentRef, step: str, *, lineage: str = "") -> None:
         """Bind the change to its incident and its place in the ledger."""
+        self._lineage = lineage
         self._ledger = ledger
         self._clock = clock
         self._incident = incident
@@ -54,6 +55,7 @@ class Mutation:
             cluster=self._incident.attempt.cluster,
             incident=self._incident.id,
             attempt=str(self._incident.attempt),
+            lineage=self._lineage,
             node=node,
             body=body,
         )

@@ -48,8 +48,8 @@ class Restart:
     def _done(self, text: str, outcome: Outcome | None = None) -> c.Done:
         return c.Done(text=text, outcome=outcome, at=self._site.clock())
 
-    def _mutation(self, ref: c.IncidentRef, step: str) -> Mutation:
-        return Mutation(self._site.ledger, self._site.clock, ref, step)
+    def _mutation(self, ref: c.IncidentRef, attempt: Attempt, step: str) -> Mutation:
+        return Mutation(self._site.ledger, self._site.clock, ref, step, lineage=attempt.lineage)
 
     @activity.defn(name=c.KEEP_OUTPUTS.name)
     async def keep_outputs(self, arg: c.ActInput) -> c.Done:
@@ -73,7 +73,7 @@ class Restart:
     async def requeue(self, arg: c.ActInput) -> c.Done:
         """Queue the job again, if the attempt is still the one that was diagnosed and nobody else acted."""
         attempt = await self._attempt(arg.incident)
-        mutation = self._mutation(arg.incident, "requeue")
+        mutation = self._mutation(arg.incident, attempt, "requeue")
         done, meant = await mutation.before()
         if done:
             return done
@@ -144,7 +144,7 @@ class Restart:
         """Merge our nodes into the user's own ExcNodeList, or take ours back."""
         attempt = await self._attempt(arg.incident)
         verb = "allow" if arg.take_back else "exclude"
-        mutation = self._mutation(arg.incident, f"{verb}-{','.join(arg.nodes)}"[:120])
+        mutation = self._mutation(arg.incident, attempt, f"{verb}-{','.join(arg.nodes)}"[:120])
         done, _meant = await mutation.before()
         if done:
             return done
@@ -187,10 +187,14 @@ class Restart:
                 told = await self._say_stuck(arg.incident, attempt)
             await poll(self._site, LOOK_AGAIN)
         completing = self._site.clock() - started
+        text = f"the old attempt ended after {completing.total_seconds():.1f} s"
+        body = {"what": "ended", "completing_s": completing.total_seconds(), "text": text}
+        entry = row(self._site, arg.incident, "ended", RowKind.VERIFIED, body, lineage=attempt.lineage)
+        await self._site.ledger.commit(Change(entries=(entry,)))
         wait = (ready - self._site.clock()).total_seconds()
         if wait > 0:
             await self._site.sleep(wait)
-        return c.Ended(completing=completing, text=f"the old attempt ended after {completing.total_seconds():.1f} s")
+        return c.Ended(completing=completing, text=text)
 
     def _ended(self, started: datetime, text: str, outcome: Outcome) -> c.Ended:
         return c.Ended(completing=self._site.clock() - started, outcome=outcome, text=text)
@@ -208,7 +212,7 @@ class Restart:
     async def start(self, arg: c.ActInput) -> c.Done:
         """Set StartTime=now, so that the job need not wait out Slurm's begin delay (121 s by default)."""
         attempt = await self._attempt(arg.incident)
-        mutation = self._mutation(arg.incident, "start")
+        mutation = self._mutation(arg.incident, attempt, "start")
         done, meant = await mutation.before()
         if done:
             return done
@@ -259,7 +263,7 @@ class Restart:
     async def cancel(self, arg: c.ActInput) -> c.Done:
         """End an attempt that still runs and that a retry would not help."""
         attempt = await self._attempt(arg.incident)
-        mutation = self._mutation(arg.incident, "cancel")
+        mutation = self._mutation(arg.incident, attempt, "cancel")
         done, meant = await mutation.before()
         if done:
             return done

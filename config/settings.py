@@ -232,9 +232,7 @@ def _explain(path: Path | None, error: ValidationError) -> str:
     for problem in error.errors():
         key = ".".join(str(part) for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
-            lines.append(
-                f"{where}: {key}: no such key; accepted here: {', '.join(_siblings(problem['loc']))}"
-            )
+            lines.append(f"{where}: {key}: no such key; accepted here: {', '.join(_siblings(problem['loc']))}")
         else:
             lines.append(f"{where}: {key}: {problem['msg']} (found {problem.get('input')!r:.100})")
     return "\n".join(lines)

@@ -101,5 +101,8 @@ class Detection(Value):
     evidence: tuple[Evidence, ...] = Field(default=(), max_length=MAX_EVIDENCE_PER_SIGNAL)
 
 
-PLATFORM_WINDOW = timedelta(minutes=10)
-"""How far before the interruption a platform witness on a node still counts for draining it."""
+PLATFORM_WINDOW = timedelta(seconds=60)
+"""How far before the interruption a platform witness on a node still counts against that node.
+
+A GPU that fails takes its process along within seconds; older lines are another job's, or were lived with.
+"""

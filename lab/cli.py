@@ -3,6 +3,7 @@
 Exit codes: 0 done, 1 failed, 2 wrong usage, 4 no such cluster, node, job or rank.
 """
 
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from pathlib import Path
 import click
 from pydantic import BaseModel, ValidationError
 
+from relight.lab import bench as measures
 from relight.lab import faults, packages
 from relight.lab.cluster import Cluster, ClusterError, NodeNotFoundError
 from relight.lab.demo import DemoFailedError, run_demo
@@ -120,9 +122,7 @@ class Submitted(BaseModel):
 @click.option("--name", default="train", show_default=True)
 @click.option("--nodes", type=click.IntRange(1), default=2, show_default=True)
 @click.option("--tasks-per-node", type=click.IntRange(1), default=2, show_default=True)
-@click.option(
-    "--engine", type=ENGINES, default=Engine.AUTO.value, show_default=True
-)
+@click.option("--engine", type=ENGINES, default=Engine.AUTO.value, show_default=True)
 @click.option("--steps", type=click.IntRange(1), default=100_000, show_default=True)
 @click.option("--step-time", type=float, default=0.2, show_default=True, help="Seconds.")
 @click.option("--user", help="Job owner (production profile).")
@@ -175,17 +175,40 @@ def inject(folder: Path, job_id: int, fault: str, output: str) -> None:
 @lab.command()
 @click.option("--fault", type=click.Choice([*SCENARIOS]), default="crash", show_default=True)
 @click.option("--exit", "leave", is_flag=True, help="End as soon as the incident has closed, for scripts.")
-@click.option(
-    "--engine", type=ENGINES, default=Engine.AUTO.value, show_default=True
-)
-def demo(fault: str, engine: str, *, leave: bool) -> None:
+@click.option("--engine", type=ENGINES, default=Engine.AUTO.value, show_default=True)
+@click.option("--simulated", is_flag=True, help="Where there is no Slurm: simulate the cluster and the training job.")
+def demo(fault: str, engine: str, *, leave: bool, simulated: bool) -> None:
     """Break a real training job on a real Slurm cluster, and watch Relight recover it."""
     with _told_errors():
         try:
-            run_demo(fault, leave=leave, engine=Engine(engine))
+            run_demo(fault, leave=leave, engine=Engine(engine), simulate=simulated)
         except KeyboardInterrupt:
             click.echo("interrupted; everything is cleaned up", err=True)
             sys.exit(130)
+
+
+@lab.group()
+def bench() -> None:
+    """Measure, and print the numbers with their conditions."""
+
+
+@bench.command()
+@click.option("--trials", type=click.IntRange(1), default=5, show_default=True)
+@click.option("--profile", type=PROFILES, default=Profile.FAST.value, show_default=True)
+@click.option("--fault", "names", type=click.Choice([*SCENARIOS]), multiple=True, help="Only this one; repeatable.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def recovery(*, trials: int, profile: str, names: tuple[str, ...], as_json: bool) -> None:
+    """Time from fault to detection, to action, to running, to progress."""
+    with _told_errors():
+        wanted = Profile(profile)
+        packages.ensure(wanted is Profile.PRODUCTION, wanted is Profile.PRODUCTION, _say_aside)
+        result = measures.recovery(trials, wanted, names or tuple(SCENARIOS), _say_aside)
+        click.echo(json.dumps(result, indent=None if as_json else 2))
+
+
+def _say_aside(text: str) -> None:
+    """Progress of long work goes to standard error, so that the output stays machine-readable."""
+    click.echo(text, err=True)
 
 
 def _show(model: BaseModel, output: str, text: str) -> None:

@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,11 @@ import click
 from relight.domain.incidents import Incident
 from relight.domain.ledger import Row, RowKind
 from relight.domain.plan import Plan
-from relight.lab import faults, packages
+from relight.lab import faults, packages, simulated
 from relight.lab.job import Engine, JobSpec, render
 from relight.lab.processes import wait_until
 from relight.lab.scenario import NODES_OF_JOB, SCENARIOS, TASKS_PER_NODE, Scenario
+from relight.lab.simulated import SimulatedStack
 from relight.lab.stack import Stack, StackSpec
 from relight.lab.watching import LedgerView, ledger_of
 
@@ -29,28 +31,49 @@ ENDS_WITHIN_S = 240
 LOOK_EVERY_S = 0.2
 STILL_STOPPED_FOR = timedelta(seconds=5)
 
+_label: ContextVar[str] = ContextVar("label", default="")
+"""Stands before each line: what is simulated is never told without saying so."""
+
 
 class DemoFailedError(Exception):
     """The demo did not end as it must; the message says what is wrong."""
 
 
-def run_demo(fault: str, *, leave: bool, engine: Engine) -> None:
-    """Play one fault; raise `DemoFailedError` when the outcome is not the right one."""
+def run_demo(fault: str, *, leave: bool, engine: Engine, simulate: bool = False) -> None:
+    """Play one fault; raise `DemoFailedError` when the outcome is not the right one.
+
+    With `simulate`, Slurm and the training job are simulated; what Relight does about them is not.
+    """
     scenario = SCENARIOS[fault]
-    packages.ensure(accounting=False, production=False, say=_say)
+    if simulate:
+        _label.set(simulated.LABEL)
+    else:
+        _ensure_slurm(fault)
     folder = Path(tempfile.mkdtemp(prefix="relight-demo-"))
     # Others' Python must reach the run folder through it; the parts below have modes of their own.
     folder.chmod(0o755)
-    stack = Stack(StackSpec(folder=folder))
+    stack = SimulatedStack(folder) if simulate else Stack(StackSpec(folder=folder))
     with _cleaned_up(stack):
         began = time.monotonic()
-        _title(f"Relight demo: {fault}")
+        _title(f"{simulated.TITLE if simulate else 'Relight demo'}: {fault}")
         stack.start(lambda text: _say(f"started {text}"))
         _say(f"all up after {time.monotonic() - began:.1f} s, in {folder}")
         with ledger_of(stack.config) as view:
             _play(stack, view, scenario, engine)
         if not leave:
             _wait_for_the_end(stack)
+
+
+def _ensure_slurm(fault: str) -> None:
+    """Install Slurm where it is missing; where that is impossible, name the demo that needs none."""
+    try:
+        packages.ensure(accounting=False, production=False, say=_say)
+    except packages.SlurmNotInstallableError as error:
+        instead = f'make demo FAULT={fault} ARGS="--simulated --exit"'
+        raise packages.SlurmNotInstallableError(
+            f"{error}\nThe demo runs a real Slurm, which cannot be installed here. To see it with a SIMULATED "
+            f"cluster and training job instead, labelled so on every line:\n\n  {instead}\n"
+        ) from error
 
 
 @contextmanager
@@ -82,7 +105,8 @@ def _play(stack: Stack, view: LedgerView, scenario: Scenario, engine: Engine) ->
     _train(stack, view, job, scenario.healthy_for)
     step = view.step(job) or 0
     _title(f"The fault: {scenario.told}")
-    injection = faults.inject(stack.cluster, job, scenario.fault(step))
+    inject = simulated.inject if isinstance(stack, SimulatedStack) else faults.inject
+    injection = inject(stack.cluster, job, scenario.fault(step))
     where = f" on {injection.node}" if injection.node else ""
     _say(f"done{where}, with training at step {step}")
     _title("What Relight sees and does (seconds since the fault)")
@@ -132,11 +156,11 @@ def _tell(stack: Stack, view: LedgerView, job: int, since: datetime) -> Incident
             line = narrate(row) if row.at >= since else None
             if line:
                 _progress("")
-                click.echo(f"  {(row.at - since).total_seconds():6.1f}  {line}")
+                _say(f"{(row.at - since).total_seconds():6.1f}  {line}")
         incidents = [i for i in view.incidents(job) if i.opened_at >= since]
         if incidents and not linked:
             linked = True
-            click.echo(f"          the incident in Temporal: {link(stack, incidents[0])}")
+            _say(f"        the incident in Temporal: {link(stack, incidents[0])}")
         if incidents and not incidents[0].open:
             return incidents[0]
         _progress(f"{(datetime.now(UTC) - since).total_seconds():.0f} s, step {view.step(job)}")
@@ -219,7 +243,7 @@ def _summary(stack: Stack, scenario: Scenario, incident: Incident, since: dateti
     total = ((incident.closed_at or datetime.now(UTC)) - since).total_seconds()
     found = (incident.detected_at - since).total_seconds()
     how = f"{incident.outcome} in {total:.1f} s (detected after {found:.1f} s)"
-    click.secho(f"{scenario.name}: {how} - {incident.outcome_reason}", bold=True)
+    click.secho(f"{_label.get()}{scenario.name}: {how} - {incident.outcome_reason}", bold=True)
 
 
 def link(stack: Stack, incident: Incident) -> str:
@@ -243,15 +267,16 @@ def _wait_for_the_end(stack: Stack) -> None:
 
 
 def _title(text: str) -> None:
-    click.secho(f"\n{text}", bold=True)
+    click.secho(f"\n{_label.get()}{text}", bold=True)
 
 
 def _say(text: str) -> None:
-    click.echo(f"  {text}")
+    click.echo(f"{_label.get()}  {text}")
 
 
 def _progress(text: str) -> None:
     """One line that is written over, where somebody watches."""
     if sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
-        click.echo(f"\r{' ' * (width - 1)}\r  {text[: width - 4]}" if text else f"\r{' ' * (width - 1)}\r", nl=False)
+        line = f"{_label.get()}  {text}"[: width - 2] if text else ""
+        click.echo(f"\r{' ' * (width - 1)}\r{line}", nl=False)

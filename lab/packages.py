@@ -7,6 +7,7 @@ lab cluster starts daemons of its own, in its own folder.
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -132,3 +133,15 @@ def _disable(root: list[str], units: set[str], say: Callable[[str], None]) -> No
         line = [*root, "systemctl", "disable", *sorted(units)]
         say("running: " + " ".join(line))
         subprocess.run(line, capture_output=True, check=False)
+
+
+def main() -> None:
+    """`python -m relight.lab.packages`: install all that the lab and the system tests need."""
+    try:
+        ensure(accounting=True, production=True, say=print)
+    except SlurmNotInstallableError as error:
+        sys.exit(f"Error: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -68,7 +68,8 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario(
             name="bug",
             told="the training program raises the same Python exception in every attempt",
-            fault=lambda step: faults.bug(step=step + 5),
+            # Far enough ahead that training has not passed it by the time the rule is written.
+            fault=lambda step: faults.bug(step=step + 20),
             outcome=Outcome.STOPPED,
         ),
     )

@@ -22,6 +22,7 @@ from relight.activities.close import Close
 from relight.activities.deliver import Deliver
 from relight.activities.follow import Follow
 from relight.activities.investigate import Investigate
+from relight.activities.lease import Lease
 from relight.activities.nodes import NodeActs
 from relight.activities.restart import Restart
 from relight.activities.site import Site
@@ -74,7 +75,7 @@ def activities(site: Site, client: Client, task_queue: str) -> list[Callable[...
         nodes.drain,
         close.record_decision,
         close.verify_decision,
-        close.await_closed,
+        Lease(site, client).await_closed,
         close.close,
     ]
 
@@ -158,8 +159,13 @@ async def start_long_lived(client: Client, settings: Settings) -> None:
         )
 
 
-async def run(settings: Settings, *, ready: Callable[[], Awaitable[None]] | None = None) -> None:
-    """Work until SIGTERM or SIGINT."""
+async def run(
+    settings: Settings,
+    *,
+    ready: Callable[[], Awaitable[None]] | None = None,
+    site: Callable[[Settings, SqlLedger], Site] = build_site,
+) -> None:
+    """Work until SIGTERM or SIGINT, with the clients that `site` makes."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
@@ -175,7 +181,7 @@ async def run(settings: Settings, *, ready: Callable[[], Awaitable[None]] | None
             client,
             task_queue=settings.task_queue,
             workflows=WORKFLOWS,
-            activities=activities(build_site(settings, ledger), client, settings.task_queue),
+            activities=activities(site(settings, ledger), client, settings.task_queue),
             workflow_runner=sandbox(),
             max_concurrent_activities=400,  # waiting for queues and progress holds a slot each
         )

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from inspect import isawaitable
 from pathlib import Path
 
 import pytest
@@ -108,7 +109,9 @@ class World:
         self.clock.on(seconds)
         for entry in [entry for entry in self._due if entry[0] <= self.clock.now]:
             self._due.remove(entry)
-            entry[1]()
+            happened = entry[1]()
+            if isawaitable(happened):
+                await happened
 
     def after(self, seconds: float, act: Callable[[], object]) -> None:
         """Let something happen while an activity waits."""

@@ -16,15 +16,13 @@ YES = Decision(approved=True, digest="a" * 12, by="carol", reason="seen")
 
 @pytest.fixture
 async def verify(world, ref):
-    """Verifies a decision signed for an incident at a time with a key; checked for incident i1."""
+    """Signs what was said for an incident, at a time, with a key; changes that; checks it for incident i1."""
     (world.folder / "approval.key").write_bytes(KEY)
     attempt = await world.failed()
 
-    async def call(*, incident="i1", decision=YES, key=KEY, age=timedelta(0), **changed):
+    async def call(*, incident="i1", said=YES, key=KEY, age=timedelta(0), **changed):
         at = world.clock.now - age
-        signed = c.SignedDecision(
-            incident=incident, decision=decision, at=at, signature=sign(key, incident, decision, at)
-        )
+        signed = c.SignedDecision(incident=incident, decision=said, at=at, signature=sign(key, incident, said, at))
         arg = c.VerifyDecisionInput(incident=ref(attempt), signed=signed.model_copy(update=changed))
         return await world.run(world.close.verify_decision, arg)
 
@@ -34,7 +32,7 @@ async def verify(world, ref):
 async def test_a_genuine_decision(verify):
     """Signed with this site's key, for this incident, just now; also one that was sent over the wire as JSON."""
     assert await verify() == c.SignatureCheck(genuine=True)
-    assert (await verify(decision=Decision.model_validate_json(YES.model_dump_json()))).genuine
+    assert (await verify(said=Decision.model_validate_json(YES.model_dump_json()))).genuine
 
 
 @pytest.mark.parametrize(
@@ -43,7 +41,7 @@ async def test_a_genuine_decision(verify):
         ({"key": b"another key"}, "not of this site's approval key"),
         ({"signature": ""}, "not of this site's approval key"),
         ({"signature": "ü" * 64}, "not of this site's approval key"),
-        ({"decision": YES.model_copy(update={"approved": False}), "signature": "0" * 64}, "not of this site's"),
+        ({"signature": "0" * 64}, "not of this site's approval key"),
         ({"incident": "i2"}, "another incident"),
         ({"age": timedelta(minutes=10, seconds=1)}, "too long ago"),
         ({"age": timedelta(minutes=-10, seconds=-1)}, "too long ago"),
@@ -60,17 +58,8 @@ async def test_forged_stale_and_foreign_decisions(verify, fields, problem):
 @pytest.mark.parametrize("change", [{"approved": False}, {"digest": "b" * 12}, {"by": "mallory"}, {"reason": "x"}])
 async def test_a_changed_word_is_not_what_was_signed(verify, change):
     """Nothing of the decision can be exchanged under its signature."""
-    assert not (await verify(decision=YES, **{"decision_changed": None} | {})).problem
-    genuine = YES
-    other = genuine.model_copy(update=change)
-    assert not (await verify(decision=genuine, **{"decision": genuine} and {})).problem
-    check = await verify_with(verify, other)
+    check = await verify(decision=YES.model_copy(update=change))
     assert "not of this site's approval key" in check.problem
-
-
-async def verify_with(verify, other):
-    """A signature of `YES` under another decision."""
-    return await verify(**{"decision": YES}, swapped=other)
 
 
 async def test_an_old_decision_within_ten_minutes_is_taken(verify):
@@ -134,34 +123,6 @@ async def test_an_incident_that_was_never_opened_closes_too(world, ref):
     await world.run(world.close.close, arg)
     (row,) = await world.rows(RowKind.CLOSED)
     assert row.body["outcome"] == "failed"
-
-
-async def test_waiting_for_another_incident(world, ref, incident):
-    """Until the ledger shows it closed; our own being open does not count."""
-    attempt = await world.failed()
-    mine, other = ref(attempt), ref(attempt, name="i0")
-    now = world.clock.now
-    theirs = incident(other, attempt, now)
-    await world.ledger.commit(Change(incidents=(incident(mine, attempt, now), theirs)))
-    arg = c.AwaitClosedInput(incident=mine, workflow_id=other.workflow_id)
-    async def close():
-        closed = theirs.model_copy(update={"outcome": Outcome.SUPERSEDED, "closed_at": world.clock.now})
-        await world.ledger.commit(Change(incidents=(closed,)))
-
-    waits = 0
-
-    async def sleep(seconds):
-        nonlocal waits
-        waits += 1
-        world.clock.on(seconds)
-        if waits == 3:
-            await close()
-
-    object.__setattr__(world.site, "sleep", sleep)
-    await world.run(world.close.await_closed, arg)
-    assert waits == 3
-    await world.run(world.close.await_closed, arg)
-    assert waits == 3
 
 
 async def test_without_a_ledger_nothing_counts_as_written(world, ref):

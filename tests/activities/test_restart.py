@@ -41,6 +41,7 @@ async def test_requeue(world, act):
     assert (world.record(attempt).state, world.record(attempt).restarts) == (JobState.PENDING, 1)
     kinds = [row.kind for row in await world.ledger.rows(incident="i1")]
     assert kinds == [RowKind.INTENT, RowKind.EFFECT]
+    assert {row.lineage for row in await world.ledger.rows(incident="i1")} == {attempt.lineage}
     assert await intents(world) == ["requeue"]
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,6 +17,7 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
@@ -60,6 +61,17 @@ async def environment() -> AsyncIterator[WorkflowEnvironment]:
         yield env
 
 
+@pytest.fixture
+def still(environment: WorkflowEnvironment) -> Iterator[None]:
+    """Let time stand still while a result is awaited.
+
+    Else the server, once nothing else is left to wait for, skips ten years to the time-out of whatever workflow
+    is still open (seen).
+    """
+    with environment.auto_time_skipping_disabled():
+        yield
+
+
 @pytest.fixture(scope="session")
 async def dev_server() -> AsyncIterator[WorkflowEnvironment]:
     """The real server, as `relight` embeds it."""
@@ -74,18 +86,26 @@ async def dev_server() -> AsyncIterator[WorkflowEnvironment]:
 
 
 class Hold:
-    """An activity that stays in progress until it is released or its worker ends."""
+    """An activity that stays in progress until it is released, at the latest when its incident closes."""
 
     def __init__(self, answer: Any) -> None:
         """Answer so once released."""
         self.started = asyncio.Event()
         self.release = asyncio.Event()
+        self.ended = asyncio.Event()
         self._answer = answer
 
     async def __call__(self, arg: Any) -> Any:
         self.started.set()
         await self.release.wait()
+        self.ended.set()
         return await _answer(self._answer, arg)
+
+    async def end(self) -> None:
+        """Release it, and wait until it is through where it has begun."""
+        self.release.set()
+        if self.started.is_set():
+            await self.ended.wait()
 
 
 async def _answer(answer: Any, arg: Any) -> Any:
@@ -106,6 +126,7 @@ class Script:
         """Play the recovery of this attempt."""
         self.attempt = attempt
         self.calls: list[tuple[str, Any]] = []
+        self._holds: list[tuple[str, Hold]] = []
         self._answers: dict[str, list[Any]] = {name: [answer] for name, answer in self._recovery().items()}
 
     def on(self, call: c.Call[Any, Any], *answers: Any) -> None:
@@ -115,6 +136,7 @@ class Script:
     def hold(self, call: c.Call[Any, Any]) -> Hold:
         """Keep the activity in progress until released; then it answers as it would have."""
         hold = Hold(self._answers[call.name][-1])
+        self._holds.append((call.name, hold))
         self.on(call, hold)
         return hold
 
@@ -139,6 +161,8 @@ class Script:
     def _fake(self, call: c.Call[Any, Any]) -> Callable[..., Any]:
         async def fake(arg: Any) -> Any:
             self.calls.append((call.name, arg))
+            if call is c.CLOSE:
+                await self._end_holds()
             answers = self._answers[call.name]
             result = await _answer(answers.pop(0) if len(answers) > 1 else answers[0], arg)
             assert isinstance(result, call.result), f"{call.name} answers {result!r}"
@@ -147,6 +171,12 @@ class Script:
         fake.__annotations__ = {"arg": call.arg, "return": call.result}
         assert get_type_hints(fake)["arg"] is call.arg
         return activity.defn(name=call.name)(fake)
+
+    async def _end_holds(self) -> None:
+        """Let nothing outlive its workflow: this server never again skips time once an activity has (seen)."""
+        for name, hold in self._holds:
+            if name != c.CLOSE.name:
+                await hold.end()
 
     def _recovery(self) -> dict[str, Any]:
         next_attempt = self.attempt.model_copy(update={"submit_time": T0 + timedelta(minutes=5)})
@@ -277,6 +307,15 @@ class Incident:
         return {step.name: step.text for step in close.steps}
 
 
+async def terminate(handle: WorkflowHandle[Any, Any]) -> None:
+    """End a workflow that has no end of its own, if ten skipped years have not done so already."""
+    try:
+        await handle.terminate()
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND:
+            raise
+
+
 async def eventually(look: Callable[[], Awaitable[Any]], good: Callable[[Any], bool], within: float = 20) -> Any:
     """Look until it is good; the last look is in the failure's message."""
     seen: Any = None
@@ -338,6 +377,12 @@ def make_diagnosis() -> Callable[..., Diagnosis]:
 def platform_witness() -> Callable[[str], Evidence]:
     """Makes a platform witness on a node."""
     return witness
+
+
+@pytest.fixture(scope="session")
+def end() -> Callable[[WorkflowHandle[Any, Any]], Awaitable[None]]:
+    """Terminates a workflow that has no end of its own."""
+    return terminate
 
 
 @pytest.fixture(scope="session")

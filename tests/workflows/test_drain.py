@@ -32,7 +32,19 @@ class SilentGuard:
 
 
 @pytest.fixture
-async def guard(incident):
+async def silent_guard(incident, end):
+    """A guard that says nothing."""
+    queue = f"{incident.task_queue}-guard"
+    async with Worker(incident.client, task_queue=queue, workflows=[SilentGuard]):
+        handle = await incident.client.start_workflow(
+            SilentGuard.run, id=c.guard_id(incident.attempt.cluster), task_queue=queue
+        )
+        yield handle
+        await end(handle)
+
+
+@pytest.fixture
+async def guard(incident, end):
     """The cluster's real guard."""
     handle = await incident.client.start_workflow(
         GuardCluster.run,
@@ -41,7 +53,7 @@ async def guard(incident):
         task_queue=incident.task_queue,
     )
     yield handle
-    await handle.terminate()
+    await end(handle)
 
 
 def restart(script):
@@ -91,17 +103,10 @@ async def test_without_a_guard_nothing_is_drained(incident, script):
     assert incident.steps()["drain refused"] == "n2: the guard did not answer"
 
 
-async def test_a_silent_guard_is_waited_for_so_long_and_no_longer(incident, script):
+async def test_a_silent_guard_is_waited_for_so_long_and_no_longer(incident, script, silent_guard):
     """After `LEAVE_WITHIN` the node is left alone; the restart did not wait for it."""
     script.on(c.PLAN, script.verdict(drain=("n2",)))
-    queue = f"{incident.task_queue}-guard"
-    async with Worker(incident.client, task_queue=queue, workflows=[SilentGuard]):
-        silent = await incident.client.start_workflow(
-            SilentGuard.run, id=c.guard_id(incident.attempt.cluster), task_queue=queue
-        )
-        result = await incident.run()
-        await silent.terminate()
-    assert result.outcome is Outcome.RECOVERED
+    assert (await incident.run()).outcome is Outcome.RECOVERED
     assert script.mutations == RESTART
     (close,) = script.args(c.CLOSE)
     refused = next(step for step in close.steps if step.name == "drain refused")
@@ -164,38 +169,26 @@ async def test_a_drain_goes_on_when_the_restart_is_moot(incident, script, guard)
     assert c.DRAIN.name in script.names
 
 
-async def test_a_person_who_cancels_stops_a_drain_that_waits_for_leave(incident, script):
+async def test_a_person_who_cancels_stops_a_drain_that_waits_for_leave(incident, script, silent_guard):
     """The signal `cancel` means no further action: a leave that comes later is not used."""
     script.on(c.PLAN, script.verdict(drain=("n2",)))
     hold = script.hold(c.AWAIT_PROGRESS)
-    queue = f"{incident.task_queue}-guard"
-    async with Worker(incident.client, task_queue=queue, workflows=[SilentGuard]):
-        silent = await incident.client.start_workflow(
-            SilentGuard.run, id=c.guard_id(incident.attempt.cluster), task_queue=queue
-        )
-        handle = await incident.start()
-        await hold.started.wait()
-        await handle.signal("cancel", {"reason": "hands off"})
-        await handle.signal("leave", c.Leave(node="n2", granted=True, reason="late"))
-        assert (await handle.result()).outcome is Outcome.OVERRIDDEN
-        await silent.terminate()
+    handle = await incident.start()
+    await hold.started.wait()
+    await handle.signal("cancel", {"reason": "hands off"})
+    await handle.signal("leave", c.Leave(node="n2", granted=True, reason="late"))
+    assert (await handle.result()).outcome is Outcome.OVERRIDDEN
     assert script.mutations == RESTART
     assert incident.steps()["drain refused"] == "n2: the incident was cancelled"
 
 
-async def test_cancelling_the_workflow_stops_a_drain_that_waits_for_leave(incident, script):
+async def test_cancelling_the_workflow_stops_a_drain_that_waits_for_leave(incident, script, silent_guard):
     """The web UI's own Cancel: nothing is drained after it."""
     script.on(c.PLAN, script.verdict(drain=("n2",)))
     hold = script.hold(c.AWAIT_PROGRESS)
-    queue = f"{incident.task_queue}-guard"
-    async with Worker(incident.client, task_queue=queue, workflows=[SilentGuard]):
-        silent = await incident.client.start_workflow(
-            SilentGuard.run, id=c.guard_id(incident.attempt.cluster), task_queue=queue
-        )
-        handle = await incident.start()
-        await hold.started.wait()
-        await handle.cancel()
-        await handle.signal("leave", c.Leave(node="n2", granted=True, reason="late"))
-        assert (await handle.result()).outcome is Outcome.OVERRIDDEN
-        await silent.terminate()
+    handle = await incident.start()
+    await hold.started.wait()
+    await handle.cancel()
+    await handle.signal("leave", c.Leave(node="n2", granted=True, reason="late"))
+    assert (await handle.result()).outcome is Outcome.OVERRIDDEN
     assert script.mutations == RESTART

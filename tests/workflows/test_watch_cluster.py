@@ -12,6 +12,13 @@ WATCHERS = {call.name for call in CALLS}
 
 
 @pytest.fixture
+async def incident(dev_server, stage):
+    """On the real server: watchers stay in progress, and the other one never skips time again after that (seen)."""
+    async with stage(dev_server.client, job_id=7) as made:
+        yield made
+
+
+@pytest.fixture
 async def watch(incident, script):
     """Starts the watchers of a cluster."""
     workflow_id = c.watch_id(incident.attempt.cluster)
