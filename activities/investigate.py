@@ -158,7 +158,8 @@ class Investigate:
             except LogError as error:
                 unreadable.append(str(error))
                 continue
-            if data is not None:
+            # An empty kernel log has been read: that node's kernel said nothing.
+            if data:
                 name = f"kernel log of {node}"
                 sources.append(LogSource(name=name, kind=Source.KERNEL_LOG, node=node, open=_bytes(data)))
         return sources, unreadable

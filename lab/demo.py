@@ -76,24 +76,27 @@ def _ensure_slurm(fault: str) -> None:
         ) from error
 
 
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 @contextmanager
 def _cleaned_up(stack: Stack) -> Iterator[None]:
     """Whatever happens, and when: nothing is left behind."""
-    before = signal.signal(signal.SIGTERM, _interrupt)
+    # SIGINT too: a shell without job control starts background jobs with SIGINT ignored, and Python leaves it so.
+    before = {number: signal.signal(number, _interrupt) for number in ENDING_SIGNALS}
     try:
         yield
     finally:
         # A second Ctrl-C must not stop the cleaning up.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        held = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for number in ENDING_SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
         stack.stop()
-        failed = sys.exc_info()[0] is not None and sys.exc_info()[0] is not KeyboardInterrupt
-        if failed:
-            click.echo(f"The logs are kept in {stack.folder}", err=True)
-        else:
+        if sys.exc_info()[0] in (None, KeyboardInterrupt):
             shutil.rmtree(stack.folder, ignore_errors=True)
-        signal.signal(signal.SIGINT, held)
-        signal.signal(signal.SIGTERM, before)
+        else:
+            click.echo(f"The logs are kept in {stack.folder}", err=True)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _interrupt(_number: int, _frame: object) -> None:

@@ -68,6 +68,7 @@ def _why(status: Status) -> list[str]:
         where += [f"ranks {', '.join(map(str, named.ranks[:8]))}"] if named.ranks else []
         where += [f"GPUs {_plain(', '.join(named.gpus[:8]))}"] if named.gpus else []
         lines.append(f"**Behind it:** {'; '.join(where)}")
+    lines.append("")  # Markdown takes dashes for a list only after an empty line
     lines += [
         f"- `{_plain(e.text, 160)}`" + (f" ({_plain(e.file)}:{e.line})" if e.file else "") for e in cause.evidence[:5]
     ]

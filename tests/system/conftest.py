@@ -24,7 +24,7 @@ from relight.domain.ledger import Row, RowKind
 from relight.lab import fault_rules, faults, packages
 from relight.lab.fault_rules import FaultRule
 from relight.lab.job import Engine, JobSpec, render
-from relight.lab.processes import wait_until
+from relight.lab.processes import WaitTimeoutError, wait_until
 from relight.lab.spec import Profile
 from relight.lab.stack import Stack, StackSpec
 from relight.lab.users import USERS
@@ -130,9 +130,14 @@ class Lab:
 
     # --- waiting
 
-    def until(self, condition: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:
-        """Wait with a test's patience."""
-        wait_until(condition, timeout_s, what, 0.1)
+    def until(
+        self, condition: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S, *, about: int | None = None
+    ) -> None:
+        """Wait with a test's patience; a failure tells the story of the job that it is about."""
+        try:
+            wait_until(condition, timeout_s, what, 0.1)
+        except WaitTimeoutError as error:
+            raise AssertionError(f"{error}\n{self.story(about) if about else self.tail()}") from None
 
     def until_state(self, job: int | str, *states: str, timeout_s: float = PATIENCE_S) -> None:
         """Wait until Slurm shows the job in one of these states."""
@@ -149,7 +154,7 @@ class Lab:
             known = self.view.incidents(job)
             return len(known) >= number and not known[-number].open
 
-        self.until(closed, f"incident {number} of job {job} to close; {self.tail()}", timeout_s)
+        self.until(closed, f"incident {number} of job {job} to close", timeout_s, about=job)
         return self.view.incidents(job)[-number]
 
     def waiting(self, job: int) -> Incident:
@@ -267,6 +272,12 @@ class Lab:
         return Phase(told["phase"])
 
     # --- the end
+
+    def story(self, job: int) -> str:
+        """What the ledger says of a job, for a failed assertion."""
+        told = [f"{r.at:%H:%M:%S} {r.kind} {r.incident} {r.attempt} {str(r.body)[:200]}" for r in self.rows(job)]
+        ends = [f"{i.id} {i.phase} {i.outcome} {i.outcome_reason}" for i in self.view.incidents(job)]
+        return "\n".join([*told, *ends, str(self.field(job, "JobState")), str(self.field(job, "Restarts")), self.tail()])
 
     def tail(self) -> str:
         """The end of the worker's log, for a failed assertion."""

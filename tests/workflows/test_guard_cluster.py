@@ -231,28 +231,17 @@ async def test_what_the_ledger_does_not_take_is_not_granted(guard, script, gives
 
 async def test_continues_as_new_and_loses_no_request(guard, script, monkeypatch):
     """Requests before, during and after the change of run are all answered, in order, and the grants go along."""
-    print('DBG at', 2, flush=True)
     monkeypatch.setattr(guard_cluster, "REQUESTS_PER_RUN", 5)
-    print('DBG at', 4, flush=True)
     script.on(c.READ_POLICY, Policy(drains_per_hour=40))
-    print('DBG at', 6, flush=True)
     requester = await guard.requester(expected=33)
-    print('DBG at', 8, flush=True)
     first_run = (await guard.current.describe()).run_id
     for n in range(33):
-        print('DBG at', 11, flush=True)
         await guard.send(guard.request(requester, f"n{n}"))
-    print('DBG at', 13, flush=True)
     answers = await requester.result()
-    print('DBG at', 15, flush=True)
     assert [answer.node for answer in answers] == [f"n{n}" for n in range(33)]
-    print('DBG at', 17, flush=True)
     assert all(answer.granted for answer in answers)
-    print('DBG at', 19, flush=True)
     state = await guard.state()
-    print('DBG at', 21, flush=True)
     assert (state.handled, len(state.grants)) == (33, 33)
-    print('DBG at', 23, flush=True)
     assert (await guard.current.describe()).run_id != first_run
 
 
