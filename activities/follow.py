@@ -15,12 +15,13 @@ from relight.domain.attempts import Attempt, AttemptKey, LogPosition, Progress, 
 from relight.domain.base import short_hash
 from relight.domain.ledger import Change, RowKind
 from relight.domain.progress import MIN_GAPS, CpuSample, Rhythm, cpu_rate, hang_detection, silence_limit, with_arrival
+from relight.domain.slurm import JobState
 
 PERIOD = timedelta(seconds=0.5)
 AT_ONCE = 16
 """Files read at the same time."""
 CATCH_UP = 64 << 20
-"""A longer output met for the first time is followed from near its end."""
+"""An output that is further ahead of us than this is followed from near its end."""
 BASELINE_OVER = timedelta(seconds=15)
 """Slurm tells CPU time in whole seconds per task, so a shorter look is too coarse."""
 BASELINE_LASTS = timedelta(minutes=5)
@@ -40,6 +41,8 @@ class Following:
     arrival: datetime | None = None
     baseline: float | None = None
     baseline_from: CpuSample | None = None
+    next_sample: datetime | None = None
+    suspected: bool = False
     suspected_from: CpuSample | None = None
     blind: set[str] = field(default_factory=set)
     """Outputs that cannot be read now."""
@@ -102,11 +105,11 @@ class Follow:
     async def _read(self, each: Following) -> bool:
         """Read what is new in all of the attempt's outputs; True when its progress changed."""
         before = each.progress
-        each.more = False
+        behind, each.more = each.more, False
         for path in each.attempt.outputs:
             async with self._gate:
                 try:
-                    chunk = await self._site.logs.read_new(path, await self._cursor(each, path))
+                    chunk = await self._site.logs.read_new(path, await self._cursor(each, path, behind=behind))
                 except LogNotFoundError:
                     continue
                 except LogError as error:
@@ -116,11 +119,14 @@ class Follow:
             self._take(each, path, chunk)
         return each.progress != before
 
-    async def _cursor(self, each: Following, path: str) -> Cursor | None:
+    async def _cursor(self, each: Following, path: str, *, behind: bool) -> Cursor | None:
         position = each.progress.files.get(path)
-        if position:
+        if position and not behind:
             return Cursor(inode=position.inode, offset=position.offset, mark=position.mark)
-        return None if await self._site.logs.size(path) > CATCH_UP else Cursor()
+        offset = position.offset if position else 0
+        if await self._site.logs.size(path) - offset > CATCH_UP:
+            return None
+        return Cursor(inode=position.inode, offset=position.offset, mark=position.mark) if position else Cursor()
 
     def _take(self, each: Following, path: str, chunk: Chunk) -> None:
         old = each.progress.files.get(path)
@@ -142,14 +148,15 @@ class Follow:
             each.rhythm = with_arrival(each.rhythm, gap, last.step - old, last.seconds)
         each.arrival = now
         each.stepping = True
-        each.suspected_from = None
+        each.suspected = False
         update = {"last_step": last.step, "last_step_at": now, "step_seconds": each.rhythm.step_seconds}
         each.progress = each.progress.model_copy(update=update)
 
     async def _check_silence(self, each: Following) -> None:
         """Report a hang when the silence is longer than the job's own rhythm explains."""
         now = self._site.clock()
-        if each.blind or not each.stepping or each.arrival is None:
+        # What has not been read yet is not silence.
+        if each.blind or each.more or not each.stepping or each.arrival is None:
             return
         stepped = each.progress.last_step is not None
         limit = silence_limit(each.rhythm, self._site.policy.hang, stepped=stepped)
@@ -157,9 +164,10 @@ class Follow:
         if silent < SUSPICION * limit:
             await self._keep_baseline(each, now)
             return
-        if each.suspected_from is None:
+        if not each.suspected:
+            each.suspected = True
             each.suspected_from = await self._sample(each, now)
-        if silent < limit:
+        if silent < limit or await self._is_suspended(each, now):
             return
         recent = cpu_rate(each.suspected_from, await self._sample(each, now))
         detection = hang_detection(
@@ -170,15 +178,28 @@ class Follow:
         if not await self._site.ledger.has(entry.id):
             await self._site.ledger.commit(Change(entries=(entry,), detections=(detection,)))
 
+    async def _is_suspended(self, each: Following, now: datetime) -> bool:
+        """Suspended jobs never hang: their silence begins anew when they go on. Unknown is not yes."""
+        try:
+            record = await self._site.record(each.attempt.key.job_id)
+        except SlurmError:
+            return False
+        if record is None or record.state is not JobState.SUSPENDED:
+            return False
+        each.arrival, each.suspected = now, False
+        return True
+
     async def _keep_baseline(self, each: Following, now: datetime) -> None:
         """Know the job's ordinary CPU use, so that its falling away can be told."""
-        if len(each.rhythm.gaps) < MIN_GAPS:
+        if len(each.rhythm.gaps) < MIN_GAPS or (each.next_sample and now < each.next_sample):
             return
-        start = each.baseline_from
-        if start is None or now - start.at > BASELINE_LASTS:
-            each.baseline_from = await self._sample(each, now)
-        elif each.baseline is None and now - start.at > BASELINE_OVER:
-            each.baseline = cpu_rate(start, await self._sample(each, now))
+        sample = await self._sample(each, now)
+        rate = cpu_rate(each.baseline_from, sample)
+        each.baseline = each.baseline if rate is None else rate
+        each.baseline_from = sample
+        # Where Slurm does not say, it is not asked again every half second.
+        soon = sample is not None and each.baseline is None
+        each.next_sample = now + (BASELINE_OVER if soon else BASELINE_LASTS)
 
     async def _sample(self, each: Following, now: datetime) -> CpuSample | None:
         try:

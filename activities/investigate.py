@@ -4,6 +4,7 @@ import asyncio
 import io
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -130,7 +131,7 @@ class Investigate:
         nodes = await self._site.slurm.nodes()
         starts = {path: position.start for path, position in progress.files.items()}
         sources = [
-            LogSource(name=path, kind=Source.JOB_LOG, node=None, open=_opener(path, starts.get(path, 0)))
+            LogSource(Path(path).name, Source.JOB_LOG, None, partial(self._site.logs.open, path, starts.get(path, 0)))
             for path in attempt.outputs
         ]
         kernel, unreadable = await self._kernel_logs(attempt)
@@ -262,15 +263,6 @@ def bounded(diagnosis: Diagnosis, told: tuple[Evidence, ...]) -> Diagnosis:
     room = 16 - len(kept[0].evidence)
     kept[0] = kept[0].model_copy(update={"evidence": (*kept[0].evidence, *told[:room])})
     return diagnosis.model_copy(update={"hypotheses": tuple(kept), "unreadable": diagnosis.unreadable[:16]})
-
-
-def _opener(path: str, start: int) -> Callable[[], BinaryIO]:
-    def opened() -> BinaryIO:
-        file = Path(path).open("rb")  # noqa: SIM115 - the engine closes it
-        file.seek(start)
-        return file
-
-    return opened
 
 
 def _bytes(data: bytes) -> Callable[[], BinaryIO]:

@@ -16,7 +16,7 @@ from relight.domain.confirmation import moved_since
 from relight.domain.evidence import Interruption
 from relight.domain.incidents import Outcome, Phase
 from relight.domain.ledger import Change, RowKind
-from relight.domain.policy import requeued
+from relight.domain.policy import requeued, successors
 from relight.domain.slurm import ENDED, JobFlag, JobRecord, JobState
 from relight.domain.watching import alive
 
@@ -118,12 +118,22 @@ class Restart:
             return None if meant else self._done(text, Outcome.OVERRIDDEN)
         if record.state in {JobState.CANCELLED, JobState.COMPLETED, JobState.PREEMPTED}:
             return self._done(f"the job is {record.state} now", Outcome.OVERRIDDEN)
+        return await self._lively(attempt, record, arg) or await self._succeeded(attempt)
+
+    async def _lively(self, attempt: Attempt, record: JobRecord, arg: c.ActInput) -> c.Done | None:
         if arg.detection.kind is Interruption.HANG:
             progress = await self._site.progress(attempt.key)
             if moved_since(arg.detection, progress):
                 return self._done(f"training moved on to step {progress.last_step}", Outcome.NOT_CONFIRMED)
         elif alive(attempt.key, record):
             return self._done("the attempt is running", Outcome.NOT_CONFIRMED)
+        return None
+
+    async def _succeeded(self, attempt: Attempt) -> c.Done | None:
+        # Submitted while the plan waited for a person: two jobs would write one checkpoint folder.
+        others = [job.display_id for job in successors(attempt, await self._site.slurm.jobs())]
+        if others:
+            return self._done(f"job {', '.join(others[:5])} goes on with the work", Outcome.SUCCEEDED_BY)
         return None
 
     async def _await_requeued(self, attempt: Attempt) -> JobRecord:
@@ -160,8 +170,14 @@ class Restart:
         wanted = now - (set(arg.nodes) - users_own) if arg.take_back else now | set(arg.nodes)
         if wanted != now:
             await mutation.intend({"what": verb, "job": record.job_id, "nodes": sorted(arg.nodes)})
-            await self._site.slurm.exclude(record.job_id, tuple(sorted(wanted)))
+            try:
+                await self._site.slurm.exclude(record.job_id, tuple(sorted(wanted)))
+            except RefusedError as error:
+                # It may have started between the look and the write; then the read-back says so.
+                activity.logger.info("exclusions of job %d refused: %s", record.job_id, error)
             record = await self._site.slurm.job(record.job_id)
+            if record.running:
+                return await mutation.effect(self._done("the job runs already: exclusions cannot be changed"))
         if set(record.excluded_nodes) != wanted:
             raise ReadBackError(f"ExcNodeList reads {record.excluded_nodes}, not {sorted(wanted)}")
         return await mutation.effect(self._done(f"ExcNodeList={','.join(sorted(wanted))}"))
@@ -222,6 +238,8 @@ class Restart:
             stop = self._start_is_moot(record)
             if stop:
                 return await mutation.effect(stop)
+            if record is not None and record.state is JobState.UNKNOWN:
+                raise ReadBackError(f"the state of job {attempt.key.job_id} is not known")
             if not meant:
                 await mutation.intend({"what": "start", "job": attempt.key.job_id})
                 meant = True
@@ -237,7 +255,7 @@ class Restart:
             return self._done("Slurm no longer knows the job", Outcome.EXPIRED)
         if record.state is JobState.RUNNING:
             return self._done("the job runs already")
-        if record.state is not JobState.PENDING:
+        if record.state not in {JobState.PENDING, JobState.UNKNOWN}:
             return self._done(f"the job is {record.state} now", Outcome.OVERRIDDEN)
         if "held" in record.reason.lower() or JobFlag.REQUEUE_HOLD in record.flags:
             return self._done(f"the job is held ({record.reason}): whoever held it releases it", Outcome.OVERRIDDEN)
@@ -311,17 +329,17 @@ class Restart:
             at = record.start_time if record.start_time and record.start_time > now else now
             await self._verified(arg.incident, "running", {"attempt": str(key), "nodes": list(record.nodes[:64])})
             return c.Running(attempt=key, nodes=record.nodes[:64], at=at, text=text)
+        newer = await self._newer_attempt(attempt)
+        if newer:
+            return c.Running(attempt=newer.key, nodes=newer.record.nodes[:64], at=now, text="ran again meanwhile")
+        return self._will_not_run(attempt, record, arg)
+
+    def _will_not_run(self, attempt: Attempt, record: JobRecord, arg: c.AwaitRunningInput) -> c.Running | None:
+        now = self._site.clock()
         if record.state in {JobState.CANCELLED, JobState.COMPLETED}:
             return c.Running(at=now, outcome=Outcome.OVERRIDDEN, text=f"the job is {record.state} now")
         if record.state is JobState.PENDING and record.reason.startswith("BadConstraints") and arg.exclude:
             return c.Running(at=now, too_few_nodes=True, text="BadConstraints: our exclusion leaves too few nodes")
-        return await self._ran_meanwhile(attempt, record)
-
-    async def _ran_meanwhile(self, attempt: Attempt, record: JobRecord) -> c.Running | None:
-        now = self._site.clock()
-        newer = await self._newer_attempt(attempt)
-        if newer:
-            return c.Running(attempt=newer.key, nodes=newer.record.nodes[:64], at=now, text="ran again meanwhile")
         if record.submit_time > attempt.key.submit_time and record.state in ENDED and not record.completing:
             # Nobody saw it run, so nobody will open an incident for it: without this the wait would have no end.
             text = f"the next attempt was {record.state} before it was seen running"

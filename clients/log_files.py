@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import NamedTuple, Self, TypeVar
+from typing import BinaryIO, NamedTuple, Self, TypeVar
 
 from relight.clients.logs import Chunk, Cursor, LogError, LogNotFoundError, LogUnreadableError
 from relight.domain.base import clip, short_hash
@@ -128,6 +128,20 @@ class LogFiles:
 
         return await self._bounded.run(path, look)
 
+    def open(self, path: str, offset: int = 0) -> BinaryIO:
+        """Open for reading from `offset` on, under the same checks as any read. Blocks: for a thread.
+
+        Raises:
+            OSError: also where the path leads to no regular file, or into a private folder.
+        """
+        try:
+            with _Opened(path, self._private) as found:
+                file = os.fdopen(os.dup(found.fd), "rb")
+        except LogUnreadableError as error:
+            raise OSError(str(error)) from error
+        file.seek(offset)
+        return file
+
     async def keep(self, path: str, folder: str, *, head: int = 1 << 20, tail: int = 16 << 20) -> str:
         """Copy the first `head` and last `tail` bytes into `folder`; returns the copy's path.
 
@@ -180,6 +194,11 @@ class _Opened:
 
     def __exit__(self, *_: object) -> None:
         os.close(self._fd)
+
+    @property
+    def fd(self) -> int:
+        """The file descriptor, closed with this."""
+        return self._fd
 
     def read(self, offset: int, count: int) -> bytes:
         """Up to `count` bytes; fewer only at the end of the file."""

@@ -5,7 +5,7 @@ LogError
 └── LogNotFoundError      no such file (yet).
 """
 
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from relight.domain.base import Value
 
@@ -52,6 +52,9 @@ class Logs(Protocol):
 
     async def size(self, path: str) -> int:
         """Size in bytes."""
+
+    def open(self, path: str, offset: int = 0) -> BinaryIO:
+        """Open for reading from `offset` on. Blocks: for a thread. Raises OSError."""
 
     async def keep(self, path: str, folder: str, *, head: int = 1 << 20, tail: int = 16 << 20) -> str:
         """Copy the first `head` and last `tail` bytes into `folder` (a gap is said in the copy); returns its path."""

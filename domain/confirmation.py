@@ -52,9 +52,20 @@ def _already_handled(detection: Detection, earlier: Sequence[Incident], *, runni
     for incident in earlier:
         if incident.open or incident.closed_at is None or incident.outcome is Outcome.NOT_CONFIRMED:
             continue
+        if _other_end(incident, detection):
+            continue
         if detection.detected_at <= incident.closed_at or not running:
             return Judgement(outcome=Outcome.NOT_CONFIRMED, reason=f"handled by incident {incident.id} already")
     return None
+
+
+_LEFT_RUNNING = frozenset({Outcome.OBSERVED, Outcome.EXPIRED, Outcome.REJECTED, Outcome.OVERRIDDEN, Outcome.FAILED})
+
+
+def _other_end(incident: Incident, detection: Detection) -> bool:
+    """True where a hang was left alone and the attempt has now ended: that is another interruption, not an echo."""
+    hang = Interruption.HANG
+    return incident.kind is hang and detection.kind is not hang and incident.outcome in _LEFT_RUNNING
 
 
 def _hang(detection: Detection, record: JobRecord | None, progress: Progress, *, running: bool) -> Judgement | None:

@@ -14,7 +14,7 @@ from relight.domain.evidence import Answer, Interruption
 from relight.domain.incidents import MOVED, USED_AN_ATTEMPT, Incident, Outcome
 from relight.domain.plan import MIN_JOB_AGE_MARGIN, Mode, Plan, Restart, lowest
 from relight.domain.progress import HangPolicy
-from relight.domain.slurm import ENDED_BADLY, JobFlag, JobRecord, JobState, NodeRecord, SlurmFacts
+from relight.domain.slurm import ENDED, ENDED_BADLY, JobFlag, JobRecord, JobState, NodeRecord, SlurmFacts
 
 
 class Policy(Value):
@@ -153,7 +153,7 @@ class Verdict(Value):
     policy: Policy
     """The policy in force when this was decided."""
     outcome: Outcome | None = None
-    """Set when the incident ends here, whatever the mode."""
+    """Set when there is no restart: how the incident ends, once what the plan does besides is done."""
 
 
 EXIT_DO_NOT_REQUEUE = 93
@@ -187,7 +187,7 @@ def decide(situation: Situation, diagnosis: Diagnosis, policy: Policy) -> Verdic
             mode=mode,
             mode_reason=mode_reason,
             policy=policy,
-            outcome=None if plan.acts else outcome,
+            outcome=outcome,
         )
     exclude, remark = exclusions(situation, cause)
     restart = Restart.ADOPT if situation.hand is Hand.SLURM else Restart.REQUEUE
@@ -241,6 +241,8 @@ def _not_ours_to_requeue(situation: Situation, record: JobRecord) -> _NoRetry:
 
 
 def _useless(situation: Situation, cause: Hypothesis, policy: Policy) -> _NoRetry:
+    if situation.hand is Hand.SLURM:
+        return None  # Slurm has queued the job again by its own rules: to call that stopped would be untrue
     if cause.action is Action.STOP:
         return Outcome.STOPPED, cause.summary or f"a retry would fail the same way ({cause.signature})"
     if cause.action is Action.NONE:
@@ -256,7 +258,7 @@ def _not_an_interruption(situation: Situation, record: JobRecord) -> _NoRetry:
         return None
     if requeued(situation.attempt, record):
         return None  # judged by whose hand it was
-    if record.state in {JobState.CANCELLED, JobState.COMPLETED, JobState.PREEMPTED}:
+    if record.state in ENDED - ENDED_BADLY:
         return Outcome.OVERRIDDEN, f"the job is {record.state}: that is not Relight's to undo"
     if record.state is JobState.UNKNOWN:
         return Outcome.FAILED, "the job's state could not be read"

@@ -154,13 +154,14 @@ def _tell(stack: Stack, view: LedgerView, job: int, since: datetime) -> Incident
     seen, linked = 0, False
     until = time.monotonic() + ENDS_WITHIN_S
     while time.monotonic() < until:
+        # Looked at before the rows, so that the row that closes it is told too.
+        incidents = [i for i in view.incidents(job) if i.opened_at >= since]
         for row in view.rows(after=seen):
             seen = row.seq
             line = narrate(row) if row.at >= since else None
             if line:
                 _progress("")
                 _say(f"{(row.at - since).total_seconds():6.1f}  {line}")
-        incidents = [i for i in view.incidents(job) if i.opened_at >= since]
         if incidents and not linked:
             linked = True
             _say(f"        the incident in Temporal: {link(stack, incidents[0])}")

@@ -2,13 +2,14 @@
 
 import asyncio
 import logging
+import os
 import sys
 from pathlib import Path
 
 import click
 
-from relight.clients.ledger import LedgerError
-from relight.config.settings import ConfigError, Settings, load, unknown_variables
+from relight.config.settings import Settings, load, unknown_variables
+from relight.console.errors import plainly
 
 
 @click.group()
@@ -19,25 +20,18 @@ def worker() -> None:
 @worker.command()
 @click.option("--config", type=click.Path(path_type=Path, dir_okay=False), help="Settings file (YAML).")
 @click.option("-v", "--verbose", is_flag=True, help="Log more.")
+@plainly
 def controller(config: Path | None, *, verbose: bool) -> None:
     """Watch one cluster and recover its jobs: beside the Slurm controller, or anywhere that reaches it."""
-    import os
-
     logging.basicConfig(
         level=logging.INFO if verbose else logging.WARNING,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
-    try:
-        settings = load(config)
-    except ConfigError as error:
-        raise click.ClickException(str(error)) from error
+    settings = load(config)
     for name in unknown_variables(os.environ):
         click.echo(f"relight: {name} names no setting and is ignored", err=True)
-    try:
-        asyncio.run(_run(settings))
-    except (RuntimeError, LedgerError, OSError) as error:
-        raise click.ClickException(_explain(settings, error)) from error
+    asyncio.run(_run(settings))
 
 
 async def _run(settings: Settings) -> None:
@@ -50,13 +44,3 @@ async def _run(settings: Settings) -> None:
         )
 
     await process.run(settings, ready=ready)
-
-
-def _explain(settings: Settings, error: Exception) -> str:
-    if isinstance(error, LedgerError):
-        return f"ledger: {error}"
-    text = str(error)
-    if "onnect" in text:
-        address = settings.temporal.address
-        return f"Temporal at {address} cannot be reached: {text[:200]}\nStart one with: temporal server start-dev"
-    return text

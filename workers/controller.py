@@ -11,7 +11,6 @@ from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
 from temporalio.client import Client
 from temporalio.common import SearchAttributeIndexedValueType, WorkflowIDConflictPolicy
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
@@ -33,6 +32,7 @@ from relight.clients.log_files import LogFiles
 from relight.clients.node_wrapper import NodeWrapper
 from relight.clients.slurm_commands import SlurmCommands
 from relight.config.settings import Settings
+from relight.console.context import connected
 from relight.workers.keys import make_approval_key
 from relight.workflows.guard_cluster import GuardCluster
 from relight.workflows.recover_job import RecoverJob
@@ -105,19 +105,6 @@ def build_site(settings: Settings, ledger: SqlLedger) -> Site:
     )
 
 
-async def connect(settings: Settings) -> Client:
-    """A client of the settings' Temporal.
-
-    Raises:
-        RuntimeError: when it cannot be reached.
-    """
-    return await Client.connect(
-        settings.temporal.address,
-        namespace=settings.temporal.namespace,
-        data_converter=pydantic_data_converter,
-    )
-
-
 _TYPES = {
     SearchAttributeIndexedValueType.KEYWORD: IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
     SearchAttributeIndexedValueType.KEYWORD_LIST: IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD_LIST,
@@ -175,7 +162,7 @@ async def run(
     ledger = await asyncio.to_thread(SqlLedger.open, settings.ledger_url, settings.ledger_key)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(asyncio.to_thread, ledger.close)
-        client = await connect(settings)
+        client = await connected(settings)
         await register_search_attributes(client)
         worker = Worker(
             client,

@@ -139,7 +139,7 @@ class RecoverJob:
         await self._confirm(detection)
         diagnosis = await self._diagnose(detection)
         verdict = await self._plan(detection, diagnosis)
-        if verdict.outcome:
+        if verdict.outcome and not verdict.plan.acts:
             raise _Ended(verdict.outcome, verdict.plan.reason)
         if verdict.mode is Mode.MONITOR:
             raise _Ended(Outcome.OBSERVED, summary_of(verdict.mode, verdict.plan.describe()))
@@ -234,7 +234,8 @@ class RecoverJob:
             if plan.restart is Restart.NONE:
                 await drains
                 self._raise_if_stopped()
-                await self._stop_job(self._act(plan, detection, diagnosis))
+                await self._leave_stopped(self._act(plan, detection, diagnosis))
+                raise _Ended(verdict.outcome or Outcome.STOPPED, plan.reason)
             await self._restart(self._act(plan, detection, diagnosis))
             self._go(Phase.VERIFYING)
             if self._newer:
@@ -257,10 +258,9 @@ class RecoverJob:
             summary=diagnosis.verdict.summary,
         )
 
-    async def _stop_job(self, act: c.ActInput) -> None:
+    async def _leave_stopped(self, act: c.ActInput) -> None:
         if act.plan.cancel:
             self._ended_or_step("cancelled", await do(c.CANCEL, act, f"cancel job {act.plan.attempt.job_id}"))
-        raise _Ended(Outcome.STOPPED, act.plan.reason)
 
     async def _restart(self, act: c.ActInput) -> None:
         """The order is Slurm's: see docs/architecture.md, "Acting on Slurm"."""

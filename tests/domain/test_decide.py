@@ -150,11 +150,11 @@ def test_a_hang_with_a_witness_may_be_automatic(situation, diagnosis, record):
 
 
 def test_a_hang_that_a_retry_would_not_help_is_cancelled(situation, diagnosis, record):
-    """An attempt that still holds its nodes is ended, so that it frees them: an action, so no outcome yet."""
+    """An attempt that still holds its nodes is ended, so that it frees them."""
     hang = situation(kind=Interruption.HANG, record=record(), witness=Answer.YES)
     verdict = decide(hang, diagnosis(action=Action.STOP), AUTO)
     assert verdict.plan.cancel
-    assert (verdict.plan.restart, verdict.outcome) == (Restart.NONE, None)
+    assert (verdict.plan.restart, verdict.outcome) == (Restart.NONE, Outcome.STOPPED)
 
 
 def test_only_the_attempt_itself_is_cancelled(situation, diagnosis, record, now):
@@ -176,7 +176,7 @@ def test_a_node_that_a_platform_witness_found_broken_is_drained(situation, diagn
     plan = decide(situation(), diagnosis(action=Action.RESTART_EXCLUDING_NODE, **broken), AUTO).plan
     assert (plan.exclude, plan.drain) == (("n2",), ("n2",))
     stopped = decide(situation(), diagnosis(action=Action.STOP, **broken), AUTO)
-    assert (stopped.plan.drain, stopped.outcome) == (("n2",), None)
+    assert (stopped.plan.drain, stopped.outcome) == (("n2",), Outcome.STOPPED)
 
 
 def test_a_node_that_only_the_job_accuses_is_excluded_not_drained(situation, diagnosis):

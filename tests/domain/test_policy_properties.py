@@ -100,7 +100,7 @@ def any_situation(attempt, record, incident, situation):
 def test_decisions_are_safe_whatever_the_input(any_situation, data, diagnosis, policy):
     """A plan drains only nodes that the verdict's platform evidence names, of this attempt, and not out already.
 
-    Every input yields a verdict; an outcome and an action exclude each other; no mode exceeds the site's.
+    Every input yields a verdict; it has an outcome exactly where there is no restart; no mode exceeds the site's.
     """
     situation = data.draw(any_situation)
     verdict = decide(situation, diagnosis, policy)
@@ -112,7 +112,7 @@ def test_decisions_are_safe_whatever_the_input(any_situation, data, diagnosis, p
     assert set(plan.drain) <= (set(cause.drain_nodes) & mine) - out
     assert set(plan.exclude) <= mine & {*cause.drain_nodes, *cause.implicated.nodes}
     assert plan.attempt == situation.attempt.key
-    assert (verdict.outcome is None) is plan.acts
+    assert (verdict.outcome is None) is (plan.restart is not Restart.NONE)
     assert POWER.index(verdict.mode) <= POWER.index(policy.mode)
     if situation.kind is Interruption.HANG and situation.witness is not Answer.YES:
         assert verdict.mode is not Mode.AUTO

@@ -127,9 +127,10 @@ def test_what_would_fail_again_or_must_not_be_requeued_is_left_as_it_ended(lab: 
 
 def test_restarts_that_bring_no_progress_come_to_an_end(lab: Lab) -> None:
     """A job that dies without a word at the same early step, and one that never prints: both are stopped in the end."""
-    job = lab.train()
-    lab.rule(job, rank=1, do=Deed.EXIT, step=5, code=7)
-    mute = lab.submit_raw("sleep 3; exit 5", "--nodes=1", "--output=/dev/null")
+    # Each attempt lives longer than Relight's look at all jobs takes.
+    job = lab.train(checkpoint_every=1000)
+    lab.rule(job, rank=1, do=Deed.EXIT, step=30, code=7)
+    mute = lab.submit_raw("sleep 5; exit 5", "--nodes=1", "--output=/dev/null")
     for each in (job, mute):
         limit = lab.view.settings.policy.attempts_without_progress
 

@@ -82,7 +82,8 @@ def test_preempted_jobs_are_left_to_slurm(lab: Lab) -> None:
 def test_a_job_that_another_goes_on_for_is_not_requeued(lab: Lab) -> None:
     """A singleton chain, an `afterany` dependant, the same name and folder again; `afterok` alone blocks nothing."""
     small = {"nodes": 1, "gpus_per_node": 1}
-    chained = lab.train("--dependency=singleton", name="chain", **small)
+    chain = lab.spec(name="chain", **small)
+    chained = lab.submit(render(chain), "--dependency=singleton")
     watched = lab.train(name="watched", **small)
     again = lab.spec(name="again", **small)
     resubmitted = lab.submit(render(again))
@@ -91,7 +92,7 @@ def test_a_job_that_another_goes_on_for_is_not_requeued(lab: Lab) -> None:
     for job in jobs:
         lab.until_step(job)
     after = {
-        chained: lab.train("--dependency=singleton", name="chain", **small),
+        chained: lab.submit(render(chain), "--dependency=singleton"),
         watched: lab.train(f"--dependency=afterany:{watched}", name="tail", **small),
         resubmitted: lab.submit(render(again), "--begin=now+1hour"),
         awaited: lab.train(f"--dependency=afterok:{awaited}", name="next", **small),
@@ -146,9 +147,9 @@ def test_what_the_owner_does_while_a_plan_waits_wins(lab: Lab) -> None:
         lab.until_state(job, "FAILED")
         lab.by_owner("scontrol", "requeue", str(job))
         if job == again:
-            # An operator's or the owner's own wish to begin at once: it trains again before anybody decides.
-            lab.until(lambda job=job: not _completing(lab, job), "the epilog to end")
-            time.sleep(2)
+            # He wants it to begin at once, and it trains again before anybody decides.
+            lab.until_state(job, "PENDING")
+            time.sleep(2)  # in the same second as the requeue the job can FAIL (seen)
             lab.by_owner("scontrol", "update", f"JobId={job}", "StartTime=now")
             lab.until(lambda job=job: len(lab.view.attempts(job)) == 2, "the owner's attempt to run")
         assert incident.plan
@@ -159,8 +160,22 @@ def test_what_the_owner_does_while_a_plan_waits_wins(lab: Lab) -> None:
         assert lab.restarts(job) == 1
 
 
-def _completing(lab: Lab, job: int) -> bool:
-    return lab.field(job, "JobState") != "PENDING"
+def test_a_job_submitted_anew_while_a_plan_waits_goes_on_instead(lab: Lab) -> None:
+    """Successors are looked for again right before the requeue: two jobs never write one checkpoint folder."""
+    spec = lab.spec(nodes=1, gpus_per_node=1, comment=ASKS)
+    job = lab.submit(render(spec))
+    lab.until_step(job)
+    lab.inject(job, faults.crash(rank=0))
+    incident = lab.waiting(job)
+    anew = lab.submit(render(spec))
+    lab.until_step(anew)
+    assert incident.plan
+    lab.signal(incident, "approve", digest=incident.plan.digest[:12], reason="go")
+    incident = lab.outcome(job)
+    assert incident.outcome is Outcome.SUCCEEDED_BY, incident.outcome_reason
+    assert str(anew) in incident.outcome_reason
+    lab.untouched_but_looked(job)
+    assert lab.restarts(job) == 0
 
 
 def test_a_job_out_of_time_is_no_incident(lab: Lab, out_of_time: int) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,6 +13,7 @@ import pytest
 from temporalio import activity
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest
+from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.client import Client, WorkflowHandle
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.contrib.pydantic import pydantic_data_converter
@@ -59,17 +60,6 @@ async def environment() -> AsyncIterator[WorkflowEnvironment]:
         added = {key.name: IndexedValueType.ValueType(int(key.indexed_value_type)) for key in ALL}
         await env.client.operator_service.add_search_attributes(AddSearchAttributesRequest(search_attributes=added))
         yield env
-
-
-@pytest.fixture
-def still(environment: WorkflowEnvironment) -> Iterator[None]:
-    """Let time stand still while a result is awaited.
-
-    Else the server, once nothing else is left to wait for, skips ten years to the time-out of whatever workflow
-    is still open (seen).
-    """
-    with environment.auto_time_skipping_disabled():
-        yield
 
 
 @pytest.fixture(scope="session")
@@ -308,8 +298,13 @@ class Incident:
 
 
 async def terminate(handle: WorkflowHandle[Any, Any]) -> None:
-    """End a workflow that has no end of its own, if ten skipped years have not done so already."""
+    """End a workflow that has no end of its own.
+
+    The time-skipping server, once nothing else is left to wait for, skips ten years to its time-out (seen).
+    """
     try:
+        # Its last task is through once it answers.
+        await handle.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
         await handle.terminate()
     except RPCError as error:
         if error.status is not RPCStatusCode.NOT_FOUND:
@@ -321,7 +316,7 @@ async def eventually(look: Callable[[], Awaitable[Any]], good: Callable[[Any], b
     seen: Any = None
     try:
         async with asyncio.timeout(within):
-            while not good(seen := await look()):
+            while not good(seen := await look()):  # noqa: ASYNC110 - what is looked at lives on a server
                 await asyncio.sleep(0.01)
     except TimeoutError:
         pytest.fail(f"not within {within} s; last seen: {seen!r}")
@@ -395,5 +390,3 @@ def until() -> Callable[..., Awaitable[Any]]:
 def gives_up() -> Callable[[str], ApplicationError]:
     """Makes an error of an activity for which another try cannot help."""
     return lambda text: ApplicationError(text, type="RefusedError")
-
-

@@ -1,6 +1,7 @@
 """GuardCluster: what it grants, what it refuses, and that nobody goes without an answer."""
 
-from datetime import timedelta
+import itertools
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from temporalio import workflow
@@ -9,13 +10,13 @@ from temporalio.worker import Worker
 from relight.activities import contracts as c
 from relight.domain.attempts import AttemptKey
 from relight.domain.evidence import Interruption
-from relight.domain.guard import LEAVE_LASTS
+from relight.domain.guard import LEAVE_LASTS, Grant
 from relight.domain.policy import Policy
 from relight.domain.slurm import NodeFlag, NodeRecord, NodeState
 from relight.workflows import guard_cluster
 from relight.workflows.guard_cluster import GuardCluster
 
-pytestmark = pytest.mark.usefixtures("still")
+_numbers = itertools.count(1)
 
 
 @workflow.defn(name="Requester", sandboxed=False)
@@ -94,14 +95,21 @@ class Guard:
 
 
 @pytest.fixture
-async def guard(incident, script, platform_witness, end):
+async def incident(dev_server, stage):
+    """On the real server: the other one loses a query that meets a change of run (seen)."""
+    async with stage(dev_server.client, job_id=next(_numbers)) as made:
+        yield made
+
+
+@pytest.fixture
+async def guard(incident, script, platform_witness):
     """A guard of a cluster with four drains an hour."""
     script.on(c.READ_POLICY, Policy(drains_per_hour=4))
     made = Guard(incident, platform_witness)
     async with made.worker():
         await made.start()
         yield made
-        await end(made.current)
+        await made.current.terminate()
 
 
 def nodes(*records):
@@ -152,13 +160,19 @@ async def test_refuses_without_a_platform_witness_on_that_node(guard, platform_w
         )
 
 
-async def test_the_cap_holds_for_an_hour(environment, guard, script):
-    """With the cap used up nothing is granted, an hour later it is again."""
+async def test_the_cap_holds_for_an_hour(incident, script, platform_witness):
+    """With the cap used up nothing is granted; what was granted more than an hour ago no longer counts."""
     script.on(c.READ_POLICY, Policy(drains_per_hour=2))
-    assert [(await guard.ask(f"n{n}")).granted for n in range(3)] == [True, True, False]
-    await environment.sleep(timedelta(minutes=61))
-    assert (await guard.ask("n9")).granted
-    assert [grant.node for grant in (await guard.state()).grants] == ["n9"]
+    guard = Guard(incident, platform_witness)
+    now = datetime.now(UTC)
+    grants = tuple(Grant(node=f"n{m}", incident="i1", at=now - timedelta(minutes=m)) for m in (61, 58))
+    async with guard.worker():
+        await guard.start(grants=grants)
+        answers = [await guard.ask(f"n{n}") for n in range(2)]
+        assert [answer.granted for answer in answers] == [True, False]
+        assert answers[1].reason == "2 of 2 drains of this hour are used on this cluster"
+        assert [grant.node for grant in (await guard.state()).grants] == ["n58", "n0"]
+        await guard.current.terminate()
 
 
 async def test_two_incidents_asking_for_one_node_in_one_breath(guard, script):

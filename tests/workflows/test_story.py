@@ -19,7 +19,9 @@ T0 = datetime(2026, 11, 30, 9, 27, 12, tzinfo=UTC)
 ATTEMPT = AttemptKey(cluster="lab", job_id=7, submit_time=T0)
 NODES = tuple(f"gpu-b200-rack{n // 32:03}-node{n:04}" for n in range(4096))
 TRUSTED = {"trust_temporal_ui": True}
-HOSTILE = "x`y` <script>alert(1)</script> [click](http://evil) ![i](http://evil/p.png) **bold** | a\n# head\r\x1b[31m\u202e"
+HOSTILE = (
+    "x`y` <script>alert(1)</script> [click](http://evil) ![i](http://evil/p.png) **bold** | a\n# head\r\x1b[31m\u202e"
+)
 
 
 def detection(text="JobState=FAILED"):
@@ -200,9 +202,9 @@ async def test_the_reason_of_an_outcome_is_cut(incident, script, everybody, mode
 
 def test_details_are_cut_by_bytes_between_characters(make_diagnosis):
     """Temporal counts bytes; a page of wide characters is cut without breaking one."""
-    steps = tuple(StepTime(name="decision not counted", at=T0 + timedelta(seconds=n), text="界" * 300) for n in range(99))
+    steps = tuple(
+        StepTime(name="decision not counted", at=T0 + timedelta(seconds=n), text="界" * 300) for n in range(99)
+    )
     page = tell(Status(incident="i1", workflow_id="w", phase=Phase.WAITING, steps=steps))
     assert MAX_DETAILS - 3 <= len(page.encode()) <= MAX_DETAILS
     assert "\ufffd" not in page
-
-
