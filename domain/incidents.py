@@ -63,7 +63,7 @@ OUTCOMES_FROM: dict[Phase, frozenset[Outcome]] = {
     Phase.CONFIRMING: frozenset(
         {Outcome.NOT_CONFIRMED, Outcome.OVERRIDDEN, Outcome.SUPERSEDED, Outcome.SUCCEEDED_BY, Outcome.FAILED},
     ),
-    Phase.DIAGNOSING: frozenset({Outcome.SUPERSEDED, Outcome.FAILED}),
+    Phase.DIAGNOSING: frozenset({Outcome.OVERRIDDEN, Outcome.SUPERSEDED, Outcome.FAILED}),
     Phase.PLANNING: frozenset(
         {
             Outcome.OBSERVED,

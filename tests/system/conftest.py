@@ -225,10 +225,20 @@ class Lab:
         assert self.effects(job) == []
         assert self.excluded(job) == set()
 
-    def untouched_but_looked(self, job: int) -> None:
+    def nothing_written(self, job: int) -> None:
         """Check that Relight wrote nothing: an effect without an intent tells why a change was not made."""
         assert self.intents(job) == []
         assert self.excluded(job) == set()
+
+    def check_no_incident(self, job: int, *how: str) -> None:
+        """Check that the attempt's end was seen for what it is, and that nothing was detected, opened or done."""
+        self.until_ended(job)
+        [ended] = self.rows(job, RowKind.ATTEMPT_ENDED)
+        assert any(word in ended.body["how"] for word in how), ended.body["how"]
+        # Written in one transaction with the end, so it would be there by now.
+        assert self.detections(job) == ()
+        assert self.view.incidents(job) == ()
+        self.untouched(job)
 
     # --- faults
 
@@ -277,7 +287,9 @@ class Lab:
         """What the ledger says of a job, for a failed assertion."""
         told = [f"{r.at:%H:%M:%S} {r.kind} {r.incident} {r.attempt} {str(r.body)[:200]}" for r in self.rows(job)]
         ends = [f"{i.id} {i.phase} {i.outcome} {i.outcome_reason}" for i in self.view.incidents(job)]
-        return "\n".join([*told, *ends, str(self.field(job, "JobState")), str(self.field(job, "Restarts")), self.tail()])
+        return "\n".join(
+            [*told, *ends, str(self.field(job, "JobState")), str(self.field(job, "Restarts")), self.tail()]
+        )
 
     def tail(self) -> str:
         """The end of the worker's log, for a failed assertion."""
@@ -301,11 +313,6 @@ class Lab:
         """Put a drained node back, as an administrator does."""
         self.cluster.run("scontrol", "update", f"NodeName={node}", "State=RESUME", check=False)
         self.until(lambda: not self.drained(node), f"{node} to be back")
-
-    def until_idle(self) -> None:
-        """Wait until no node has work."""
-        idle = {"idle"}
-        self.until(lambda: set((self.cluster.node_states() or {}).values()) == idle, "all nodes to be idle")
 
 
 def relight(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -8,6 +8,7 @@ import pytest
 from relight.domain.incidents import Outcome
 from relight.domain.ledger import RowKind
 from relight.domain.plan import Restart
+from relight.domain.slurm import JobState
 from relight.lab import faults
 from relight.lab.fault_rules import Deed
 from relight.lab.job import render
@@ -24,6 +25,14 @@ def stack(new_stack: NewStack) -> Iterator[Stack]:
     """Eight nodes in auto; more drains an hour than a site would allow, because each test may need one."""
     with new_stack(nodes=8, drains_per_hour=20) as stack:
         yield stack
+
+
+@pytest.fixture(scope="module", autouse=True)
+def out_of_time(stack: Stack) -> int:
+    """A job that runs into its time limit a minute from now, beside all other tests."""
+    run = stack.cluster.make_run_folder("limited", stack.cluster.users.owner)
+    script = f"#!/bin/bash\n#SBATCH --requeue --time=1 --nodelist=n8 --chdir={run}\nsrun sleep 600\n"
+    return stack.cluster.submit(script, user=stack.cluster.users.owner)
 
 
 def test_a_crashed_job_trains_on_under_its_own_id_and_a_second_crash_is_a_new_incident(lab: Lab) -> None:
@@ -118,7 +127,7 @@ def test_what_would_fail_again_or_must_not_be_requeued_is_left_as_it_ended(lab: 
         incident = lab.outcome(job)
         reasons[job] = incident.outcome_reason
         assert incident.outcome is Outcome.STOPPED, (job, incident.outcome_reason)
-        assert lab.field(job, "JobState") == "FAILED"
+        lab.until_state(job, "FAILED")
         assert lab.restarts(job) == 0
         lab.untouched(job)
     assert "--no-requeue" in reasons[fixed]
@@ -146,7 +155,6 @@ def test_restarts_that_bring_no_progress_come_to_an_end(lab: Lab) -> None:
 
 def test_an_exclusion_that_would_leave_too_few_nodes_is_not_made(lab: Lab) -> None:
     """A job on every node, a broken GPU: the retry is not shut out for ever (BadConstraints) by its own exclusion."""
-    lab.until_idle()
     job = lab.train(nodes=8)
     lab.until_step(job)
     broken = lab.inject(job, faults.gpu(rank=5)).node
@@ -222,3 +230,10 @@ def test_a_heterogeneous_job_is_requeued_once_and_as_a_whole(lab: Lab) -> None:
     assert [lab.restarts(job) for job in (leader, component)] == [1, 1]
     assert lab.effects(leader) == ["requeue", "start"]
     assert "start" not in lab.intents(component)
+
+
+def test_a_job_out_of_time_is_no_incident(lab: Lab, out_of_time: int) -> None:
+    """The limit was the user's: TIMEOUT is left alone."""
+    lab.check_no_incident(out_of_time, JobState.TIMEOUT)
+    lab.until_state(out_of_time, "TIMEOUT")
+    assert lab.restarts(out_of_time) == 0

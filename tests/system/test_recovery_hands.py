@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator
-from datetime import timedelta
 
 import pytest
 
@@ -17,8 +16,6 @@ from .conftest import Lab, NewStack, check_recovered
 
 pytestmark = pytest.mark.system
 
-NOTHING_FOR_S = 4
-"""Longer than Relight takes from a detection to a requeue."""
 ASKS = '{"relight": {"mode": "approve"}}'
 
 
@@ -29,33 +26,14 @@ def stack(new_stack: NewStack) -> Iterator[Stack]:
         yield stack
 
 
-@pytest.fixture(scope="module", autouse=True)
-def out_of_time(stack: Stack) -> int:
-    """A job that runs into its time limit a minute from now, beside all other tests."""
-    run = stack.cluster.make_run_folder("limited", stack.cluster.users.owner)
-    script = f"#!/bin/bash\n#SBATCH --requeue --time=1 --nodelist=n8 --chdir={run}\nsrun sleep 600\n"
-    return stack.cluster.submit(script, user=stack.cluster.users.owner)
-
-
-def check_no_incident(lab: Lab, job: int, *how: str) -> None:
-    """The attempt's end was seen for what it is; nothing was detected, opened or done."""
-    lab.until_ended(job)
-    [ended] = lab.rows(job, RowKind.ATTEMPT_ENDED)
-    assert any(word in ended.body["how"] for word in how), ended.body["how"]
-    # Written in one transaction with the end, so it would be there by now.
-    assert lab.detections(job) == ()
-    assert lab.view.incidents(job) == ()
-    lab.untouched(job)
-
-
 def test_cancelled_and_completed_jobs_are_no_incidents(lab: Lab) -> None:
     """A user's scancel and a training that is done."""
     cancelled = lab.train()
     completed = lab.train(steps=30)
     lab.until_step(cancelled)
     lab.by_owner("scancel", str(cancelled))
-    check_no_incident(lab, cancelled, JobState.CANCELLED)
-    check_no_incident(lab, completed, JobState.COMPLETED)
+    lab.check_no_incident(cancelled, JobState.CANCELLED)
+    lab.check_no_incident(completed, JobState.COMPLETED)
     lab.until_state(cancelled, "CANCELLED")
     assert lab.restarts(cancelled) == lab.restarts(completed) == 0
 
@@ -68,8 +46,8 @@ def test_preempted_jobs_are_left_to_slurm(lab: Lab) -> None:
     lab.until_step(again)
     first = lab.train("--nodelist=n6", nodes=1)
     second = lab.train("--nodelist=n7", nodes=1)
-    check_no_incident(lab, ended, JobState.PREEMPTED)
-    check_no_incident(lab, again, "unknown")
+    lab.check_no_incident(ended, JobState.PREEMPTED)
+    lab.check_no_incident(again, "unknown")
     lab.until_state(ended, "PREEMPTED")
     lab.until_state(again, "PENDING")
     lab.until_step(first)
@@ -108,7 +86,8 @@ def test_a_job_that_another_goes_on_for_is_not_requeued(lab: Lab) -> None:
     check_recovered(lab, awaited, lab.outcome(awaited))
     for successor in (after[chained], after[watched]):
         lab.until_step(successor)
-    assert lab.field(chained, "JobState") == lab.field(watched, "JobState") == "FAILED"
+    for job in (chained, watched, resubmitted):
+        lab.until_state(job, "FAILED")
 
 
 def test_a_requeue_by_the_owner_is_his(lab: Lab) -> None:
@@ -116,7 +95,7 @@ def test_a_requeue_by_the_owner_is_his(lab: Lab) -> None:
     job = lab.train()
     lab.until_step(job)
     lab.by_owner("scontrol", "requeue", str(job))
-    check_no_incident(lab, job, "unknown")
+    lab.check_no_incident(job, "unknown")
     lab.until_state(job, "PENDING")
     assert lab.restarts(job) == 1
     lab.untouched(job)
@@ -156,7 +135,7 @@ def test_what_the_owner_does_while_a_plan_waits_wins(lab: Lab) -> None:
         lab.signal(incident, "approve", digest=incident.plan.digest[:12], reason="go")
         incident = lab.outcome(job)
         assert incident.outcome is Outcome.OVERRIDDEN, incident.outcome_reason
-        lab.untouched_but_looked(job)
+        lab.nothing_written(job)
         assert lab.restarts(job) == 1
 
 
@@ -174,13 +153,5 @@ def test_a_job_submitted_anew_while_a_plan_waits_goes_on_instead(lab: Lab) -> No
     incident = lab.outcome(job)
     assert incident.outcome is Outcome.SUCCEEDED_BY, incident.outcome_reason
     assert str(anew) in incident.outcome_reason
-    lab.untouched_but_looked(job)
+    lab.nothing_written(job)
     assert lab.restarts(job) == 0
-
-
-def test_a_job_out_of_time_is_no_incident(lab: Lab, out_of_time: int) -> None:
-    """The limit was the user's: TIMEOUT is left alone."""
-    check_no_incident(lab, out_of_time, JobState.TIMEOUT)
-    time.sleep(NOTHING_FOR_S)
-    assert lab.field(out_of_time, "JobState") == "TIMEOUT"
-    assert lab.restarts(out_of_time) == 0

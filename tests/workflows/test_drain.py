@@ -161,6 +161,15 @@ async def test_a_job_that_is_not_restarted_may_still_leave_a_node_to_drain(incid
     assert script.mutations == [c.DRAIN.name, c.CANCEL.name]
 
 
+async def test_a_job_left_to_others_keeps_its_outcome_when_a_node_is_drained(incident, script, guard):
+    """Another job goes on with the work; the broken node is drained all the same, and nothing else is done."""
+    plan = {"restart": Restart.NONE, "drain": ("n2",), "reason": "job 8 goes on with the work"}
+    script.on(c.PLAN, script.verdict(outcome=Outcome.SUCCEEDED_BY, **plan))
+    result = await incident.run()
+    assert (result.outcome, result.reason) == (Outcome.SUCCEEDED_BY, plan["reason"])
+    assert script.mutations == [c.DRAIN.name]
+
+
 async def test_a_drain_goes_on_when_the_restart_is_moot(incident, script, guard):
     """Another hand requeued the job; the node is broken all the same."""
     script.on(c.REQUEUE, c.Done(outcome=Outcome.OVERRIDDEN, text="requeued by another", at=T0))

@@ -317,12 +317,7 @@ async def _held_in(incident, script, phase):
     "phase",
     [
         Phase.CONFIRMING,
-        pytest.param(
-            Phase.DIAGNOSING,
-            marks=pytest.mark.xfail(
-                strict=True, reason="OUTCOMES_FROM[DIAGNOSING] lacks OVERRIDDEN: a person's cancel reads `failed`"
-            ),
-        ),
+        Phase.DIAGNOSING,
         Phase.PLANNING,
         Phase.WAITING,
         Phase.ACTING,
