@@ -203,7 +203,7 @@ class SqlLedger:
             new = self._append(connection, work.entries)
             _insert_missing(connection, db.outbox, work.detections)
             _put(connection, db.attempts, work.attempts)
-            _put(connection, db.incidents, work.incidents)
+            _put(connection, db.incidents, _not_reopened(connection, work.incidents))
             _put(connection, db.cursors, work.cursors)
         return new
 
@@ -288,6 +288,18 @@ def _put(connection: Connection, table: Table, rows: dict[str, dict[str, Any]]) 
         connection.execute(delete(table).where(key == name))
     if rows:
         connection.execute(insert(table), list(rows.values()))
+
+
+def _not_reopened(connection: Connection, rows: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Without those that would open a closed incident again.
+
+    A step given up when its incident ended may still be writing; its row stands, its state is of yesterday.
+    """
+    table = db.incidents
+    open_ones = [name for name, row in rows.items() if row["open"]]
+    closed = select(table.c.id).where(table.c.id.in_(open_ones), table.c.open.is_(False))
+    ended = set(connection.execute(closed).scalars()) if open_ones else set()
+    return {name: row for name, row in rows.items() if name not in ended}
 
 
 def _only(found: tuple[_V, ...]) -> _V | None:

@@ -27,6 +27,8 @@ MAX_EVIDENCE_SIGNALS = 200
 """Signals of evidence taken per incident; the rest is in the ledger."""
 MAX_EVIDENCE = 100
 """Pieces of evidence passed on to the diagnosis: 2,400 of them would not fit into one message of 2 MiB."""
+MAX_REFUSED = 50
+"""Decisions that do not count, taken per incident: each is a row and a step, and anybody can send a bare signal."""
 REQUESTS_PER_RUN = 500
 """Drain requests before the guard continues as new."""
 LEAVE_WITHIN = timedelta(minutes=2)

@@ -23,6 +23,7 @@ with workflow.unsafe.imports_passed_through():
         MAX_EVIDENCE_SIGNALS,
         MAX_NODES_IN_ATTRIBUTE,
         MAX_REASON,
+        MAX_REFUSED,
         do,
     )
     from relight.workflows.story import Status, summary_of, tell
@@ -81,6 +82,7 @@ class RecoverJob:
         self._leaves: dict[str, c.Leave] = {}
         self._stop: tuple[Outcome, str] | None = None
         self._newer = ""
+        self._refused = 0
         self._steps: list[StepTime] = []
         self._outcome: Outcome | None = None
         self._reason = ""
@@ -166,9 +168,8 @@ class RecoverJob:
         try:
             await handle.signal("superseded", self._ref.id)
         except FailureError:
-            # Nothing runs there, so nothing acts; the ledger may show it open for ever (a terminated workflow).
-            self._step("lease", f"{other} had closed already")
-            return
+            # Nothing runs there, so nothing acts; what the ledger still shows as open is closed by the wait.
+            self._step("lease", f"{other} had ended already")
         await self._unless_stopped(
             do(c.AWAIT_CLOSED, c.AwaitClosedInput(incident=self._ref, workflow_id=other), f"wait for {other} to close"),
         )
@@ -430,10 +431,8 @@ class RecoverJob:
         if self._phase is not Phase.WAITING or self._verdict is None or self._decision:
             return f"not counted: the incident is {self._phase}, not waiting for approval"
         check = await do(c.VERIFY_DECISION, c.VerifyDecisionInput(incident=self._ref, signed=signed), "check signature")
-        if not check.genuine:
-            return f"not counted: {check.problem}"
-        decision = signed.decision.model_copy(update={"verified": True})
-        return await self._take(decision, self._verdict)
+        decision = signed.decision.model_copy(update={"verified": check.genuine})
+        return await self._take(decision, self._verdict, check.problem)
 
     @workflow.query(description="Everything known of the incident.")
     def status(self) -> Status:
@@ -459,11 +458,14 @@ class RecoverJob:
         digest = say.digest or ("" if approved else plan.digest)
         await self._take(Decision(approved=approved, digest=digest, reason=say.reason), self._verdict)
 
-    async def _take(self, decision: Decision, verdict: Verdict) -> str:
+    async def _take(self, decision: Decision, verdict: Verdict, forged: str = "") -> str:
         """Judge a decision, record it, and let it count where it does."""
+        if self._refused >= MAX_REFUSED:
+            return "not counted: too many decisions that do not count"
         # Asked again after the check of a signature: time may have run out, or somebody may have been faster.
         late = self._phase is not Phase.WAITING or self._decision is not None
-        problem = "too late" if late else decision_fits(decision, verdict.plan) or _too_weak(decision, verdict)
+        weak = forged or decision_fits(decision, verdict.plan) or _too_weak(decision, verdict)
+        problem = "too late" if late else weak
         counts = problem is None
         if counts:
             # Set before the ledger is written: a second decision arriving meanwhile must not overwrite it.
@@ -476,6 +478,7 @@ class RecoverJob:
             f"record {'approval' if decision.approved else 'rejection'}",
         )
         if problem:
+            self._refused += 1
             self._step("decision not counted", problem)
             return f"not counted: {problem}"
         return "counted: " + ("approved" if decision.approved else "rejected")

@@ -341,3 +341,12 @@ async def test_an_unreadable_value_is_corrupt(ledger: SqlLedger, tmp_path: Path)
     raw.close()
     with pytest.raises(LedgerCorruptError, match="Incident"):
         await ledger.incidents()
+
+
+async def test_a_closed_incident_is_not_opened_again(ledger):
+    """A step that was given up may write late: its state is of yesterday, and the end stands."""
+    opened = incident("i1")
+    closed = incident("i1", outcome=Outcome.OVERRIDDEN, phase=Phase.CLOSED)
+    for state_of_it in (opened, closed, opened):
+        await ledger.commit(Change(incidents=(state_of_it,)))
+    assert await ledger.incident("i1") == closed
