@@ -49,7 +49,7 @@ def recovery(trials: int, profile: Profile, names: Sequence[str], say: Callable[
     folder = Path(tempfile.mkdtemp(prefix="relight-bench-"))
     folder.chmod(0o755)
     policy = {"drains_per_hour": 100}
-    stack = Stack(StackSpec(folder=folder, nodes=NODES, profile=profile, policy=policy))
+    stack = Stack(StackSpec(folder=folder, nodes=NODES, profile=profile, policy=policy, second_witness=True))
     try:
         stack.start(say)
         with ledger_of(stack.config) as view:

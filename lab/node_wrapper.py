@@ -5,8 +5,11 @@ from pathlib import Path
 
 from relight.clients import relight_node
 from relight.lab.cluster import Cluster
+from relight.lab.packages import find_program
 from relight.lab.spec import Profile
 
+CPU_TIME_AS = ("sudo", "-n", "-u", "slurm", "--preserve-env=SLURM_CONF")
+"""What precedes sstat in production: slurmd answers it to SlurmUser, not to an Operator (seen)."""
 DRAINS_PER_HOUR = 20
 """The wrapper's own cap; the guard's is lower. Tests drain more often than a site would."""
 
@@ -27,7 +30,11 @@ def install_wrapper(cluster: Cluster) -> tuple[str, ...]:
     if cluster.spec.profile is not Profile.PRODUCTION:
         return (str(program),)
     file = _sudoers(cluster)
-    file.write_text(f"{cluster.users.service} ALL=(root) NOPASSWD: {program}\n", encoding="utf-8")
+    service = cluster.users.service
+    file.write_text(
+        f"{service} ALL=(root) NOPASSWD: {program}\n{service} ALL=(slurm) NOPASSWD:SETENV: {find_program('sstat')}\n",
+        encoding="utf-8",
+    )
     file.chmod(0o440)
     return ("sudo", "-n", str(program))
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from relight.lab import temporal
 from relight.lab.cluster import Cluster
-from relight.lab.node_wrapper import install_wrapper, remove_wrapper
+from relight.lab.node_wrapper import CPU_TIME_AS, install_wrapper, remove_wrapper
 from relight.lab.processes import MARK, Process, marked, spawn, wait_until
 from relight.lab.runtime import as_user
 from relight.lab.spec import ClusterSpec, Profile
@@ -37,6 +37,9 @@ class StackSpec(BaseModel):
     nodes: int = 4
     profile: Profile = Profile.FAST
     cluster_name: str = "lab"
+    second_witness: bool = False
+    """In production: whether the service may run sstat as SlurmUser, which a site has to allow. Without it a hang has
+    no second witness, and a person must approve."""
     policy: Mapping[str, Any] = {}
     """Keys of the policy, over those of `LAB_POLICY`."""
 
@@ -152,6 +155,7 @@ class Stack:
         if self.temporal is None:
             raise StackError("Temporal has not been started")
         self.data.mkdir(exist_ok=True)
+        production = self.spec.profile is Profile.PRODUCTION
         return {
             "cluster": self.spec.cluster_name,
             "data": str(self.data),
@@ -159,6 +163,7 @@ class Stack:
             "slurm": {
                 "conf": str(self.cluster.slurm_conf),
                 "node_wrapper": list(install_wrapper(self.cluster)),
+                "cpu_time_as": list(CPU_TIME_AS) if production and self.spec.second_witness else [],
             },
             "logs": {"kernel": str(self.cluster.folder / "nodes/{node}/kern.log")},
             "policy": {**LAB_POLICY, **self.spec.policy},
