@@ -11,7 +11,7 @@ from relight.activities.records import row, save
 from relight.activities.site import Site, poll
 from relight.clients.logs import LogError
 from relight.clients.slurm import AmbiguousWriteError, RefusedError
-from relight.domain.attempts import Attempt, attempt_key
+from relight.domain.attempts import Attempt, Progress, attempt_key
 from relight.domain.confirmation import moved_since
 from relight.domain.evidence import Interruption
 from relight.domain.incidents import Outcome, Phase
@@ -367,10 +367,19 @@ class Restart:
             if stop:
                 return stop
             if self._now() > arg.until:
-                return c.Proof(
-                    moved=False, at=self._now(), text=f"no step beyond {past} until {arg.until:%H:%M:%S} UTC"
-                )
+                return self._out_of_time(arg, progress, past)
             await poll(self._site, LOOK_AGAIN * 2)
+
+    def _out_of_time(self, arg: c.AwaitProgressInput, progress: Progress, past: int) -> c.Proof:
+        """The attempt still runs. Where no step was ever seen, its silence proves nothing."""
+        silent = progress.last_step is None and (arg.failed_step is None or not progress.files)
+        if silent:
+            outcome = Outcome.RESTARTED_UNVERIFIED
+            why = "its output prints no steps" if progress.files else "its output cannot be read"
+            text = f"running, but whether training moves is unknown: {why}"
+            return c.Proof(moved=False, at=self._now(), outcome=outcome, text=text)
+        text = f"no step beyond {past} until {arg.until:%H:%M:%S} UTC"
+        return c.Proof(moved=False, at=self._now(), text=text)
 
     def _now(self) -> datetime:
         return self._site.clock()

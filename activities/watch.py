@@ -12,12 +12,12 @@ from temporalio import activity
 from relight.activities import contracts as c
 from relight.activities.site import Site, poll
 from relight.clients.slurm import SlurmBusyError, SlurmError, SlurmUnavailableError
-from relight.domain.attempts import Attempt, AttemptState, attempt_key, lineage_id, same_lineage
+from relight.domain.attempts import Attempt, AttemptKey, AttemptState, attempt_key, ended_key, lineage_id, same_lineage
 from relight.domain.evidence import Detection
 from relight.domain.ledger import Change, Entry, RowKind
 from relight.domain.policy import requeued
 from relight.domain.slurm import ENDED_BADLY, JobRecord, JobState
-from relight.domain.watching import Ended, compare, ending, lost_nodes, node_down, purged
+from relight.domain.watching import Ended, compare, ending, flashes, lost_nodes, node_down, purged
 
 MIN_PERIOD = timedelta(seconds=1)
 READ_SHARE = 10
@@ -54,18 +54,36 @@ class Watch:
         return c.Nothing()
 
     async def _look_at_jobs(self) -> None:
+        began = self._site.clock()
         running = {s.attempt.key: s for s in await self._site.ledger.running_attempts(self._site.cluster)}
         jobs = await self._site.slurm.jobs()
         found = compare({key: s.attempt for key, s in running.items()}, jobs, self._site.cluster)
         for ended in found.ended:
             await self._attempt_ended(running[ended.attempt.key], ended)
         for record in found.started:
-            if not self._site.policy.partitions or record.partition in self._site.policy.partitions:
-                await self._attempt_started(record)
+            if self._looked_after(record):
+                await self._attempt_started(record, attempt_key(self._site.cluster, record))
+        await self._flashes(jobs, began)
 
-    async def _attempt_started(self, record: JobRecord) -> None:
+    def _looked_after(self, record: JobRecord) -> bool:
+        return not self._site.policy.partitions or record.partition in self._site.policy.partitions
+
+    async def _flashes(self, jobs: tuple[JobRecord, ...], began: datetime) -> None:
+        """Attempts that began and failed since the last look, which is remembered over restarts of the worker."""
+        name = f"jobs/{self._site.cluster}"
+        last = await self._site.ledger.cursor(name)
+        since = datetime.fromisoformat(last["looked_at"]) if last else began
+        for record in flashes(jobs, since):
+            key = ended_key(self._site.cluster, record)
+            if self._looked_after(record) and not await self._site.known(key):
+                await self._attempt_started(record, key)
+                state = await self._site.known(key)
+                if state:
+                    await self._attempt_ended(state, Ended(state.attempt, record))
+        await self._site.ledger.commit(Change(cursors={name: {"looked_at": began.isoformat()}}))
+
+    async def _attempt_started(self, record: JobRecord, key: AttemptKey) -> None:
         """Snapshot an attempt at once: later the record may be gone, and its node list empty."""
-        key = attempt_key(self._site.cluster, record)
         if await self._site.known(key):
             return
         earlier = await self._site.ledger.attempts_of_job(self._site.cluster, record.job_id, limit=1)

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 from relight.domain.base import Value, compact_time, short_hash
-from relight.domain.slurm import JobRecord
+from relight.domain.slurm import ENDED, JobRecord
 
 
 class AttemptKey(Value):
@@ -50,6 +50,19 @@ def attempt_key(cluster: str, record: JobRecord) -> AttemptKey:
     """
     if not record.running:
         raise NotRunningError(f"job {record.display_id} is {record.state}, not RUNNING")
+    return AttemptKey(cluster=cluster, job_id=record.job_id, submit_time=record.submit_time)
+
+
+def ended_key(cluster: str, record: JobRecord) -> AttemptKey:
+    """The key of an attempt that nobody saw running, from its record once it has ended for good.
+
+    Ended and no longer COMPLETING, a record's SubmitTime is that of the execution which it shows.
+
+    Raises:
+        NotRunningError: when the record is pending, running or completing.
+    """
+    if record.completing or record.state not in ENDED:
+        raise NotRunningError(f"job {record.display_id} is {record.state}, not at its end")
     return AttemptKey(cluster=cluster, job_id=record.job_id, submit_time=record.submit_time)
 
 

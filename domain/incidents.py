@@ -16,6 +16,8 @@ class Outcome(StrEnum):
     RECOVERED = "recovered"
     """Training passed the point where it failed, after our restart."""
     RESTARTED_NO_PROGRESS = "restarted_no_progress"
+    RESTARTED_UNVERIFIED = "restarted_unverified"
+    """Restarted and running, but its output shows no steps or cannot be read: whether training moves is unknown."""
     STOPPED = "stopped"
     """A retry is useless: left ended, or cancelled."""
     ADOPTED = "adopted"
@@ -95,6 +97,7 @@ OUTCOMES_FROM: dict[Phase, frozenset[Outcome]] = {
             Outcome.RECOVERED,
             Outcome.ADOPTED,
             Outcome.RESTARTED_NO_PROGRESS,
+            Outcome.RESTARTED_UNVERIFIED,
             Outcome.OVERRIDDEN,
             Outcome.FAILED,
         },

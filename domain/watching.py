@@ -47,6 +47,19 @@ def compare(running: Mapping[AttemptKey, Attempt], jobs: Iterable[JobRecord], cl
     return Comparison(started, ended)
 
 
+def flashes(jobs: Iterable[JobRecord], since: datetime) -> tuple[JobRecord, ...]:
+    """Records of executions that may have begun and failed between two looks: bad ends not before `since`.
+
+    Slurm tells times in whole seconds, so the second of `since` itself still counts.
+    """
+    limit = since.replace(microsecond=0)
+    return tuple(
+        job
+        for job in jobs
+        if job.state in ENDED_BADLY and not job.completing and job.nodes and job.end_time and job.end_time >= limit
+    )
+
+
 def lost_nodes(attempt: Attempt, nodes: Iterable[NodeRecord]) -> tuple[NodeRecord, ...]:
     """The attempt's nodes that slurmctld calls down or not responding."""
     mine = set(attempt.record.nodes)

@@ -55,7 +55,7 @@ def _seconds(value: float) -> timedelta:
 
 _WATCHER = Options(timedelta(days=7), _seconds(30), never_give_up=True)
 _READ = Options(_seconds(60))
-_WRITE = Options(_seconds(120))
+_WRITE = Options(_seconds(60))
 _WAIT = Options(timedelta(days=30), _seconds(60))
 
 OPTIONS: dict[str, Options] = {

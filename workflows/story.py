@@ -72,6 +72,7 @@ def _why(status: Status) -> list[str]:
     lines += [
         f"- `{_plain(e.text, 160)}`" + (f" ({_plain(e.file)}:{e.line})" if e.file else "") for e in cause.evidence[:5]
     ]
+    lines.append("")
     return lines
 
 

@@ -8,7 +8,7 @@ from relight.activities import contracts as c
 from relight.activities.restart import AFTER_REQUEUE, READ_BACK_WITHIN, ReadBackError
 from relight.clients.ledger import LedgerUnavailableError
 from relight.clients.slurm import AmbiguousWriteError, NotPermittedError, RefusedError, SlurmUnavailableError
-from relight.domain.attempts import AttemptKey
+from relight.domain.attempts import AttemptKey, LogPosition, Progress, progress_cursor
 from relight.domain.evidence import Interruption
 from relight.domain.incidents import Outcome, Phase
 from relight.domain.ledger import Change, RowKind
@@ -738,7 +738,28 @@ async def test_a_job_that_completes_has_moved(world, again, await_progress):
 async def test_an_unreadable_state_ends_nothing(world, again, await_progress):
     """Waited for, until it can be read or the time is up."""
     world.change(again, state=JobState.UNKNOWN)
-    assert "no step beyond 100" in (await await_progress(again, 100)).text
+    proof = await await_progress(again, 100)
+    assert proof.at >= world.clock.now - timedelta(seconds=2)
+    assert (proof.moved, proof.outcome) == (False, Outcome.RESTARTED_UNVERIFIED)
+
+
+@pytest.mark.parametrize(("failed_step", "readable"), [(None, True), (None, False), (100, False)])
+async def test_silence_that_proves_nothing_is_not_no_progress(world, again, await_progress, failed_step, readable):
+    """A job that prints no steps, or whose output cannot be read, runs on: whether it moves is unknown."""
+    files = {"/out": LogPosition(offset=10)} if readable else {}
+    progress = Progress(files=files).model_dump(mode="json")
+    await world.ledger.commit(Change(cursors={progress_cursor(await key_of(world, again)): progress}))
+    proof = await await_progress(again, failed_step)
+    assert (proof.moved, proof.outcome) == (False, Outcome.RESTARTED_UNVERIFIED)
+    assert ("cannot be read" in proof.text) is not readable
+
+
+async def test_a_job_that_stepped_before_and_prints_none_now_makes_no_progress(world, again, await_progress):
+    """Its output is read, and shows no step at all."""
+    progress = Progress(files={"/out": LogPosition(offset=10)}).model_dump(mode="json")
+    await world.ledger.commit(Change(cursors={progress_cursor(await key_of(world, again)): progress}))
+    proof = await await_progress(again, 100)
+    assert (proof.moved, proof.outcome) == (False, None)
 
 
 async def test_verifying_shows_in_the_incident(world, again, await_progress, ref, incident):

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from relight.activities import contracts as c
-from relight.activities.watch import BACK_OFF
+from relight.activities.watch import BACK_OFF, Watch
 from relight.clients.ledger import LedgerUnavailableError
 from relight.clients.slurm import NotPermittedError, SlurmBusyError, SlurmUnavailableError
 from relight.domain.evidence import Interruption
@@ -75,6 +75,49 @@ async def test_a_failure_is_detected_once(world):
     assert await kinds(world) == [Interruption.CRASH]
     assert await states(world, attempt) == [False]
     assert [row.kind for row in await world.rows()] == [RowKind.ATTEMPT_SEEN, RowKind.ATTEMPT_ENDED, RowKind.DETECTED]
+
+
+async def test_an_attempt_that_began_and_failed_between_two_looks_is_detected(world):
+    """Nobody saw it run; it is an interruption all the same, and it is found once."""
+    await world.look()
+    job = world.slurm.submit()
+    world.slurm.start(job)
+    world.clock.on(0.4)
+    world.slurm.fail(job)
+    for _ in range(3):
+        world.clock.on(1)
+        await world.look()
+    assert await kinds(world) == [Interruption.CRASH]
+    assert [row.kind for row in await world.rows()] == [
+        RowKind.ATTEMPT_SEEN,
+        RowKind.ATTEMPT_ENDED,
+        RowKind.DETECTED,
+    ]
+
+
+async def test_an_attempt_that_failed_while_no_worker_ran_is_detected(world):
+    """The time of the last look outlives the worker."""
+    await world.look()
+    job = world.slurm.submit()
+    world.slurm.start(job)
+    world.clock.on(60)
+    world.slurm.fail(job)
+    world.clock.on(60)
+    await Watch(world.site)._look_at_jobs()
+    assert await kinds(world) == [Interruption.CRASH]
+
+
+async def test_what_failed_before_the_first_look_is_old(world):
+    """A new installation does not answer yesterday's failures."""
+    job = world.slurm.submit()
+    world.slurm.start(job)
+    world.clock.on(5)
+    world.slurm.fail(job)
+    world.clock.on(5)
+    for _ in range(2):
+        await world.look()
+        world.clock.on(1)
+    assert await world.rows() == ()
 
 
 @pytest.mark.parametrize(
