@@ -122,10 +122,7 @@ class Investigate:
     @activity.defn(name=c.DIAGNOSE.name)
     async def diagnose(self, arg: c.DiagnoseInput) -> Diagnosis:
         """Read the attempt's outputs, its nodes' kernel logs and what Slurm says, and rank the causes."""
-        state = await self._site.known(arg.incident.attempt)
-        if state is None:
-            raise ValueError(_NEVER_SEEN)
-        attempt = state.attempt
+        attempt = await self._site.attempt(arg.incident.attempt)
         progress = await self._site.progress(attempt.key)
         record = await self._site.record(attempt.key.job_id)
         nodes = await self._site.slurm.nodes()

@@ -7,10 +7,11 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
 from relight.activities import contracts as c
+from relight.activities.records import row
 from relight.activities.site import Site, poll
 from relight.domain.evidence import Answer
 from relight.domain.incidents import Incident, Outcome, Phase
-from relight.domain.ledger import Change, Entry, RowKind
+from relight.domain.ledger import Change, RowKind
 
 LOOK_AGAIN = timedelta(seconds=0.5)
 
@@ -52,15 +53,14 @@ class Lease:
 
     async def _close(self, incident: Incident) -> None:
         now, reason = self._site.clock(), "its workflow was ended from outside (terminated)"
-        entry = Entry(
-            id=f"{incident.workflow_id}/{incident.run_id}/close/done",
-            kind=RowKind.CLOSED,
-            at=now,
-            cluster=incident.attempt.cluster,
-            incident=incident.id,
-            attempt=str(incident.attempt),
-            lineage=incident.lineage,
-            body={"outcome": Outcome.FAILED, "reason": reason, "steps": []},
+        ref = c.IncidentRef(
+            id=incident.id,
+            workflow_id=incident.workflow_id,
+            run_id=incident.run_id,
+            attempt=incident.attempt,
+            kind=incident.kind,
         )
+        body = {"outcome": Outcome.FAILED, "reason": reason, "steps": []}
+        entry = row(self._site, ref, "close", RowKind.CLOSED, body, lineage=incident.lineage)
         update = {"phase": Phase.CLOSED, "outcome": Outcome.FAILED, "outcome_reason": reason, "closed_at": now}
         await self._site.ledger.commit(Change(entries=(entry,), incidents=(incident.model_copy(update=update),)))

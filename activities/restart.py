@@ -7,17 +7,17 @@ from temporalio import activity
 
 from relight.activities import contracts as c
 from relight.activities.mutations import Mutation
-from relight.activities.records import row, save
+from relight.activities.records import row
 from relight.activities.site import Site, poll
 from relight.clients.logs import LogError
 from relight.clients.slurm import AmbiguousWriteError, RefusedError
-from relight.domain.attempts import Attempt, Progress, attempt_key
+from relight.domain.attempts import Attempt
 from relight.domain.confirmation import moved_since
 from relight.domain.evidence import Interruption
-from relight.domain.incidents import Outcome, Phase
+from relight.domain.incidents import Outcome
 from relight.domain.ledger import Change, RowKind
 from relight.domain.policy import requeued, successors
-from relight.domain.slurm import ENDED, JobFlag, JobRecord, JobState
+from relight.domain.slurm import JobFlag, JobRecord, JobState
 from relight.domain.watching import alive
 
 LOOK_AGAIN = timedelta(seconds=0.25)
@@ -39,12 +39,6 @@ class Restart:
         """Bind to a cluster."""
         self._site = site
 
-    async def _attempt(self, ref: c.IncidentRef) -> Attempt:
-        state = await self._site.known(ref.attempt)
-        if state is None:
-            raise ValueError("Relight never saw this attempt running")
-        return state.attempt
-
     def _done(self, text: str, outcome: Outcome | None = None) -> c.Done:
         return c.Done(text=text, outcome=outcome, at=self._site.clock())
 
@@ -54,7 +48,7 @@ class Restart:
     @activity.defn(name=c.KEEP_OUTPUTS.name)
     async def keep_outputs(self, arg: c.ActInput) -> c.Done:
         """Copy head and tail of the attempt's outputs: requeue truncates them, and a hard link too (seen)."""
-        attempt = await self._attempt(arg.incident)
+        attempt = await self._site.attempt(arg.incident.attempt)
         folder = self._site.kept / str(attempt.key.job_id) / arg.incident.id
         kept, lost = [], []
         for path in attempt.outputs:
@@ -72,7 +66,7 @@ class Restart:
     @activity.defn(name=c.REQUEUE.name)
     async def requeue(self, arg: c.ActInput) -> c.Done:
         """Queue the job again, if the attempt is still the one that was diagnosed and nobody else acted."""
-        attempt = await self._attempt(arg.incident)
+        attempt = await self._site.attempt(arg.incident.attempt)
         mutation = self._mutation(arg.incident, attempt, "requeue")
         done, meant = await mutation.before()
         if done:
@@ -152,7 +146,7 @@ class Restart:
     @activity.defn(name=c.EXCLUDE.name)
     async def exclude(self, arg: c.ExcludeInput) -> c.Done:
         """Merge our nodes into the user's own ExcNodeList, or take ours back."""
-        attempt = await self._attempt(arg.incident)
+        attempt = await self._site.attempt(arg.incident.attempt)
         verb = "allow" if arg.take_back else "exclude"
         mutation = self._mutation(arg.incident, attempt, f"{verb}-{','.join(arg.nodes)}"[:120])
         done, _meant = await mutation.before()
@@ -185,7 +179,7 @@ class Restart:
     @activity.defn(name=c.AWAIT_ENDED.name)
     async def await_ended(self, arg: c.AwaitEndedInput) -> c.Ended:
         """Wait until COMPLETING is gone and the requeue is old enough for a start time to hold."""
-        attempt = await self._attempt(arg.incident)
+        attempt = await self._site.attempt(arg.incident.attempt)
         facts = await self._site.slurm.facts()
         started = self._site.clock()
         ready = (arg.requeued_at or started) + (AFTER_REQUEUE if arg.requeued_at else timedelta(0))
@@ -227,7 +221,7 @@ class Restart:
     @activity.defn(name=c.START.name)
     async def start(self, arg: c.ActInput) -> c.Done:
         """Set StartTime=now, so that the job need not wait out Slurm's begin delay (121 s by default)."""
-        attempt = await self._attempt(arg.incident)
+        attempt = await self._site.attempt(arg.incident.attempt)
         mutation = self._mutation(arg.incident, attempt, "start")
         done, meant = await mutation.before()
         if done:
@@ -280,7 +274,7 @@ class Restart:
     @activity.defn(name=c.CANCEL.name)
     async def cancel(self, arg: c.ActInput) -> c.Done:
         """End an attempt that still runs and that a retry would not help."""
-        attempt = await self._attempt(arg.incident)
+        attempt = await self._site.attempt(arg.incident.attempt)
         mutation = self._mutation(arg.incident, attempt, "cancel")
         done, meant = await mutation.before()
         if done:
@@ -303,101 +297,3 @@ class Restart:
             await self._site.sleep(LOOK_AGAIN.total_seconds())
             record = await self._site.record(attempt.key.job_id)
         return await mutation.effect(self._done("cancelled"))
-
-    # --- verify ---
-
-    @activity.defn(name=c.AWAIT_RUNNING.name)
-    async def await_running(self, arg: c.AwaitRunningInput) -> c.Running:
-        """Wait for the next attempt, however long the queue is."""
-        attempt = await self._attempt(arg.incident)
-        looks = 0
-        while True:
-            record = await self._site.record(attempt.key.job_id)
-            running = await self._running(attempt, record, arg)
-            if running:
-                return running
-            looks += 1
-            await poll(self._site, LOOK_AGAIN if looks < 240 else LOOK_SLOWLY, looks)  # noqa: PLR2004 - a minute
-
-    async def _running(self, attempt: Attempt, record: JobRecord | None, arg: c.AwaitRunningInput) -> c.Running | None:
-        now = self._site.clock()
-        if record is None:
-            return c.Running(at=now, outcome=Outcome.FAILED, text="Slurm no longer knows the job")
-        if record.submit_time > attempt.key.submit_time and record.running:
-            key = attempt_key(self._site.cluster, record)
-            text = f"running again on {','.join(record.nodes[:8])} (restart {record.restarts})"
-            at = record.start_time if record.start_time and record.start_time > now else now
-            await self._verified(arg.incident, "running", {"attempt": str(key), "nodes": list(record.nodes[:64])})
-            return c.Running(attempt=key, nodes=record.nodes[:64], at=at, text=text)
-        newer = await self._newer_attempt(attempt)
-        if newer:
-            return c.Running(attempt=newer.key, nodes=newer.record.nodes[:64], at=now, text="ran again meanwhile")
-        return self._will_not_run(attempt, record, arg)
-
-    def _will_not_run(self, attempt: Attempt, record: JobRecord, arg: c.AwaitRunningInput) -> c.Running | None:
-        now = self._site.clock()
-        if record.state in {JobState.CANCELLED, JobState.COMPLETED}:
-            return c.Running(at=now, outcome=Outcome.OVERRIDDEN, text=f"the job is {record.state} now")
-        if record.state is JobState.PENDING and record.reason.startswith("BadConstraints") and arg.exclude:
-            return c.Running(at=now, too_few_nodes=True, text="BadConstraints: our exclusion leaves too few nodes")
-        if record.submit_time > attempt.key.submit_time and record.state in ENDED and not record.completing:
-            # Nobody saw it run, so nobody will open an incident for it: without this the wait would have no end.
-            text = f"the next attempt was {record.state} before it was seen running"
-            return c.Running(at=now, outcome=Outcome.RESTARTED_NO_PROGRESS, text=text)
-        return None
-
-    async def _newer_attempt(self, attempt: Attempt) -> Attempt | None:
-        """A later attempt that the watchers saw; it may have ended again between two of our looks."""
-        states = await self._site.ledger.attempts_of_job(self._site.cluster, attempt.key.job_id, limit=5)
-        newer = [s.attempt for s in states if s.attempt.key.submit_time > attempt.key.submit_time]
-        return newer[-1] if newer else None
-
-    @activity.defn(name=c.AWAIT_PROGRESS.name)
-    async def await_progress(self, arg: c.AwaitProgressInput) -> c.Proof:
-        """Wait for a step beyond the failed one: nothing less counts as recovered."""
-        while True:
-            progress = await self._site.progress(arg.next_attempt)
-            past = arg.failed_step if arg.failed_step is not None else -1
-            if progress.last_step is not None and progress.last_step > past:
-                text = f"step {progress.last_step}, past " + (f"step {past}" if past >= 0 else "the failure")
-                proof = c.Proof(moved=True, step=progress.last_step, at=progress.last_step_at or self._now(), text=text)
-                await self._verified(arg.incident, "progress", proof.model_dump(mode="json"))
-                return proof
-            stop = await self._no_progress(arg, past)
-            if stop:
-                return stop
-            if self._now() > arg.until:
-                return self._out_of_time(arg, progress, past)
-            await poll(self._site, LOOK_AGAIN * 2)
-
-    def _out_of_time(self, arg: c.AwaitProgressInput, progress: Progress, past: int) -> c.Proof:
-        """The attempt still runs. Where no step was ever seen, its silence proves nothing."""
-        silent = progress.last_step is None and (arg.failed_step is None or not progress.files)
-        if silent:
-            outcome = Outcome.RESTARTED_UNVERIFIED
-            why = "its output prints no steps" if progress.files else "its output cannot be read"
-            text = f"running, but whether training moves is unknown: {why}"
-            return c.Proof(moved=False, at=self._now(), outcome=outcome, text=text)
-        text = f"no step beyond {past} until {arg.until:%H:%M:%S} UTC"
-        return c.Proof(moved=False, at=self._now(), text=text)
-
-    def _now(self) -> datetime:
-        return self._site.clock()
-
-    async def _no_progress(self, arg: c.AwaitProgressInput, past: int) -> c.Proof | None:
-        record = await self._site.record(arg.next_attempt.job_id)
-        if record is not None and (alive(arg.next_attempt, record) or record.state is JobState.UNKNOWN):
-            return None
-        # One more look: its last lines may have become visible only now that it has ended.
-        last = (await self._site.progress(arg.next_attempt)).last_step
-        if last is not None and last > past:
-            return None
-        if record is not None and record.state is JobState.CANCELLED:
-            return c.Proof(moved=False, at=self._now(), outcome=Outcome.OVERRIDDEN, text="the job was cancelled")
-        if record is not None and record.state is JobState.COMPLETED:
-            return c.Proof(moved=True, step=last, at=self._now(), text="the job completed")
-        state = record.state if record else "no longer known to Slurm"
-        return c.Proof(moved=False, step=last, at=self._now(), text=f"the new attempt is {state} without passing it")
-
-    async def _verified(self, ref: c.IncidentRef, what: str, body: dict[str, object]) -> None:
-        await save(self._site, ref, f"verified-{what}", RowKind.VERIFIED, {"what": what, **body}, phase=Phase.VERIFYING)

@@ -60,6 +60,17 @@ class Site:
         """What the ledger knows of the attempt."""
         return await self.ledger.attempt(key)
 
+    async def attempt(self, key: AttemptKey) -> Attempt:
+        """The attempt's snapshot.
+
+        Raises:
+            ValueError: when it was never seen; an incident of it has then not been confirmed either.
+        """
+        state = await self.known(key)
+        if state is None:
+            raise ValueError(f"Relight never saw attempt {key}")
+        return state.attempt
+
     async def progress(self, key: AttemptKey) -> Progress:
         """How far the attempt's training has come."""
         value = await self.ledger.cursor(progress_cursor(key))

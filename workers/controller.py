@@ -25,6 +25,7 @@ from relight.activities.lease import Lease
 from relight.activities.nodes import NodeActs
 from relight.activities.restart import Restart
 from relight.activities.site import Site
+from relight.activities.verify import Verify
 from relight.activities.watch import Watch
 from relight.clients.kernel_logs import KernelLogFiles
 from relight.clients.ledger_sql import SqlLedger
@@ -52,7 +53,8 @@ def sandbox() -> SandboxedWorkflowRunner:
 def activities(site: Site, client: Client, task_queue: str) -> list[Callable[..., Any]]:
     """All activities of a cluster, bound to its clients."""
     watch, follow, deliver = Watch(site), Follow(site), Deliver(site, client, task_queue)
-    investigate, restart, nodes, close = Investigate(site), Restart(site), NodeActs(site), Close(site)
+    investigate, restart, verify = Investigate(site), Restart(site), Verify(site)
+    nodes, close = NodeActs(site), Close(site)
     return [
         watch.watch_jobs,
         watch.watch_nodes,
@@ -67,8 +69,8 @@ def activities(site: Site, client: Client, task_queue: str) -> list[Callable[...
         restart.await_ended,
         restart.start,
         restart.cancel,
-        restart.await_running,
-        restart.await_progress,
+        verify.await_running,
+        verify.await_progress,
         nodes.read_policy,
         nodes.read_nodes,
         nodes.record_leave,

@@ -17,6 +17,7 @@ from relight.activities.investigate import Investigate
 from relight.activities.nodes import NodeActs
 from relight.activities.restart import Restart
 from relight.activities.site import Site
+from relight.activities.verify import Verify
 from relight.activities.watch import Watch
 from relight.attribution.catalogue import load
 from relight.attribution.scanner import Scanner
@@ -95,6 +96,7 @@ class World:
         self.watch = Watch(self.site)
         self.follow = Follow(self.site)
         self.restart = Restart(self.site)
+        self.verify = Verify(self.site)
         self.nodes = NodeActs(self.site)
         self.close = Close(self.site)
 

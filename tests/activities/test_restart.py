@@ -587,7 +587,7 @@ def await_running(world, ref):
 
     async def call(attempt, *exclude):
         arg = c.AwaitRunningInput(incident=ref(attempt), exclude=exclude)
-        return await world.run(world.restart.await_running, arg)
+        return await world.run(world.verify.await_running, arg)
 
     return call
 
@@ -666,7 +666,7 @@ def await_progress(world, ref):
         until = world.clock.now + timedelta(minutes=10)
         key = next_attempt or (await world.attempt(attempt.key.job_id)).key
         arg = c.AwaitProgressInput(incident=ref(attempt), next_attempt=key, failed_step=failed_step, until=until)
-        return await world.run(world.restart.await_progress, arg)
+        return await world.run(world.verify.await_progress, arg)
 
     return call
 

@@ -6,6 +6,7 @@ import sqlite3
 import stat
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -214,7 +215,7 @@ async def test_a_ledger_that_was_changed_is_found_out(ledger: SqlLedger, data: P
     await asyncio.to_thread(Night(ledger).attempt, 2, now())
     site = settings(data=str(data))
     assert by_name(await check_ledger(site))["ledger"].found.startswith("2 rows, chain verified")
-    with sqlite3.connect(data / "ledger.sqlite") as database:
+    with closing(sqlite3.connect(data / "ledger.sqlite")) as database, database:
         database.execute("DROP TRIGGER ledger_no_update")
         database.execute("UPDATE ledger SET at = 'never' WHERE seq = 1")
     check = by_name(await check_ledger(site))["ledger"]

@@ -3,6 +3,7 @@
 import json
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -161,7 +162,7 @@ def test_a_phase_that_is_done_is_not_shown_as_going_on(night: Night, relight: Re
 
 
 def bad_night_attempt(night: Night):
-    with sqlite3.connect(night.ledger._engine.url.database) as database:
+    with closing(sqlite3.connect(night.ledger._engine.url.database)) as database:
         state = database.execute("SELECT state FROM attempts WHERE job_id = 4711").fetchone()[0]
     from relight.domain.attempts import AttemptState
 
