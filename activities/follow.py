@@ -14,7 +14,16 @@ from relight.clients.slurm import SlurmError
 from relight.domain.attempts import Attempt, AttemptKey, LogPosition, Progress, progress_cursor
 from relight.domain.base import short_hash
 from relight.domain.ledger import Change, RowKind
-from relight.domain.progress import MIN_GAPS, CpuSample, Rhythm, cpu_rate, hang_detection, silence_limit, with_arrival
+from relight.domain.progress import (
+    MIN_GAPS,
+    CpuSample,
+    Rhythm,
+    cpu_rate,
+    hang_detection,
+    silence_limit,
+    stride,
+    with_arrival,
+)
 from relight.domain.slurm import JobState
 
 PERIOD = timedelta(seconds=0.5)
@@ -149,7 +158,13 @@ class Follow:
         each.arrival = now
         each.stepping = True
         each.suspected = False
-        update = {"last_step": last.step, "last_step_at": now, "step_seconds": each.rhythm.step_seconds}
+        steps = [old, *(mark.step for mark in marks)] if old is not None else [mark.step for mark in marks]
+        update = {
+            "last_step": last.step,
+            "last_step_at": now,
+            "step_seconds": each.rhythm.step_seconds,
+            "stride": stride(steps, each.progress.stride),
+        }
         each.progress = each.progress.model_copy(update=update)
 
     async def _check_silence(self, each: Following) -> None:

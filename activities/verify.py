@@ -10,6 +10,7 @@ from relight.activities.site import Site, poll
 from relight.domain.attempts import Attempt, Progress, attempt_key
 from relight.domain.incidents import Outcome, Phase
 from relight.domain.ledger import RowKind
+from relight.domain.progress import passed
 from relight.domain.slurm import ENDED, JobRecord, JobState
 from relight.domain.watching import alive
 
@@ -78,20 +79,20 @@ class Verify:
         """Wait for a step beyond the failed one: nothing less counts as recovered."""
         while True:
             progress = await self._site.progress(arg.next_attempt)
-            past = arg.failed_step if arg.failed_step is not None else -1
-            if progress.last_step is not None and progress.last_step > past:
-                text = f"step {progress.last_step}, past " + (f"step {past}" if past >= 0 else "the failure")
+            past = f"step {arg.failed_step}" if arg.failed_step is not None else "the failure"
+            if passed(progress, arg.failed_step):
+                text = f"step {progress.last_step}, past {past}"
                 proof = c.Proof(moved=True, step=progress.last_step, at=progress.last_step_at or self._now(), text=text)
                 await self._verified(arg.incident, "progress", proof.model_dump(mode="json"))
                 return proof
-            stop = await self._no_progress(arg, past)
+            stop = await self._no_progress(arg)
             if stop:
                 return stop
             if self._now() > arg.until:
                 return self._out_of_time(arg, progress, past)
             await poll(self._site, LOOK_AGAIN)
 
-    def _out_of_time(self, arg: c.AwaitProgressInput, progress: Progress, past: int) -> c.Proof:
+    def _out_of_time(self, arg: c.AwaitProgressInput, progress: Progress, past: str) -> c.Proof:
         """The attempt still runs. Where no step was ever seen, its silence proves nothing."""
         silent = progress.last_step is None and (arg.failed_step is None or not progress.files)
         if silent:
@@ -99,20 +100,21 @@ class Verify:
             why = "its output prints no steps" if progress.files else "its output cannot be read"
             text = f"running, but whether training moves is unknown: {why}"
             return c.Proof(moved=False, at=self._now(), outcome=outcome, text=text)
-        text = f"no step beyond {past} until {arg.until:%H:%M:%S} UTC"
+        text = f"training did not get past {past} until {arg.until:%H:%M:%S} UTC"
         return c.Proof(moved=False, at=self._now(), text=text)
 
     def _now(self) -> datetime:
         return self._site.clock()
 
-    async def _no_progress(self, arg: c.AwaitProgressInput, past: int) -> c.Proof | None:
+    async def _no_progress(self, arg: c.AwaitProgressInput) -> c.Proof | None:
         record = await self._site.record(arg.next_attempt.job_id)
         if record is not None and (alive(arg.next_attempt, record) or record.state is JobState.UNKNOWN):
             return None
         # One more look: its last lines may have become visible only now that it has ended.
-        last = (await self._site.progress(arg.next_attempt)).last_step
-        if last is not None and last > past:
+        progress = await self._site.progress(arg.next_attempt)
+        if passed(progress, arg.failed_step):
             return None
+        last = progress.last_step
         if record is not None and record.state is JobState.CANCELLED:
             return c.Proof(moved=False, at=self._now(), outcome=Outcome.OVERRIDDEN, text="the job was cancelled")
         if record is not None and record.state is JobState.COMPLETED:

@@ -24,7 +24,13 @@ from relight.domain.policy import attempts_without_progress
 from relight.domain.slurm import ENDED_BADLY, JobState
 
 _NOBODY = ", queued again by nobody"
-_UNTOUCHED = frozenset(Outcome) - {Outcome.RECOVERED, Outcome.ADOPTED, Outcome.RESTARTED_NO_PROGRESS, Outcome.FAILED}
+_UNTOUCHED = frozenset(Outcome) - {
+    Outcome.RECOVERED,
+    Outcome.ADOPTED,
+    Outcome.RESTARTED_NO_PROGRESS,
+    Outcome.RESTARTED_UNVERIFIED,
+    Outcome.FAILED,
+}
 """Outcomes that say that nothing was written to Slurm, where no intent says otherwise."""
 
 

@@ -23,6 +23,7 @@ STYLES: dict[str, str] = {
     Outcome.ADOPTED: "green",
     Outcome.SUCCEEDED_BY: "green",
     Outcome.OBSERVED: "cyan",
+    Outcome.RESTARTED_UNVERIFIED: "yellow",
     Outcome.STOPPED: "yellow",
     Outcome.EXPIRED: "yellow",
     Outcome.REJECTED: "yellow",

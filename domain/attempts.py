@@ -111,6 +111,8 @@ class Progress(Value):
     """When the newest step line became visible."""
     step_seconds: float | None = None
     """Seconds a step, smoothed."""
+    stride: int = 1
+    """Steps from one step line to the next: a trainer may print every tenth."""
     files: dict[str, LogPosition] = {}
 
 

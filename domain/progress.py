@@ -7,9 +7,10 @@ from the step time alone.
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from itertools import pairwise
 from statistics import median, quantiles
 
-from relight.domain.attempts import Attempt
+from relight.domain.attempts import Attempt, Progress
 from relight.domain.base import Value
 from relight.domain.evidence import Detection, Evidence, Interruption, Source
 
@@ -75,6 +76,23 @@ def percentile(values: Sequence[float], percent: int) -> float:
     if percent == 50:  # noqa: PLR2004 - the median by its definition
         return float(median(values))
     return quantiles(values, n=100, method="inclusive")[percent - 1]
+
+
+def stride(steps: Sequence[int], known: int) -> int:
+    """Steps from one step line to the next: the newest forward difference, or what was known before."""
+    forward = [b - a for a, b in pairwise(steps) if b > a]
+    return forward[-1] if forward else known
+
+
+def passed(progress: Progress, failed_step: int | None) -> bool:
+    """Whether training has passed the point where it failed.
+
+    The last line seen before a failure is of the step before the one that failed, and one more line may have been lost
+    with the process: the same failure at the same step was seen once as 28 and once as 29. So two lines beyond count.
+    """
+    if progress.last_step is None:
+        return False
+    return failed_step is None or progress.last_step >= failed_step + 2 * progress.stride
 
 
 CPU_FELL = "CPU_FELL"

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from relight.domain.attempts import Progress
 from relight.domain.evidence import Interruption, Source
 from relight.domain.progress import (
     CPU_FELL,
@@ -17,8 +18,10 @@ from relight.domain.progress import (
     cpu_fell,
     cpu_rate,
     hang_detection,
+    passed,
     percentile,
     silence_limit,
+    stride,
     with_arrival,
 )
 
@@ -146,3 +149,25 @@ def test_a_hang_carries_its_second_witness(attempt, now):
         (Source.SLURMCTLD, CPU_FELL),
     ]
     assert len(evidence(8.0, 7.0)) == len(evidence(None, 0.0)) == 1
+
+
+@pytest.mark.parametrize(
+    ("last_step", "failed_step", "each", "answer"),
+    [
+        (None, None, 1, False),
+        (3, None, 1, True),
+        (29, 28, 1, False),
+        (30, 28, 1, True),
+        (130, 120, 10, False),
+        (140, 120, 10, True),
+    ],
+)
+def test_only_two_step_lines_beyond_the_last_one_seen_are_past_the_failure(last_step, failed_step, each, answer):
+    """One line may have been lost with the process; a trainer may print every tenth step."""
+    assert passed(Progress(last_step=last_step, stride=each), failed_step) is answer
+
+
+@pytest.mark.parametrize(("steps", "answer"), [([120, 130], 10), ([130], 7), ([130, 130], 7), ([50, 1, 2], 1)])
+def test_the_stride_is_the_newest_step_forward(steps, answer):
+    """Going back to a checkpoint is none."""
+    assert stride(steps, 7) == answer
