@@ -144,6 +144,10 @@ class Situation(Value):
     """For a hang: whether something beside the silence of the log shows it."""
 
 
+NODE_FAIL = "SLURM_NODE_FAIL"
+"""The catalogue's signature of a node that slurmctld declared down."""
+
+
 class Verdict(Value):
     """What the policy says: a plan with the mode it is carried out in, or why nothing is to be done."""
 
@@ -277,6 +281,9 @@ def attempts_without_progress(earlier: Sequence[Incident]) -> int:
 
 
 def _drains(situation: Situation, cause: Hypothesis) -> tuple[str, ...]:
+    if cause.signature == NODE_FAIL:
+        # slurmctld keeps a lost node out by itself; one that is back already is not condemned for having been away.
+        return ()
     mine = set(situation.attempt.record.nodes)
     drained = {node.name for node in situation.nodes if node.draining or node.lost}
     return tuple(n for n in cause.drain_nodes if n in mine and n not in drained)

@@ -20,12 +20,17 @@ def _belongs(pid: int, folder: Path, node: str) -> bool:
     started_by_us = {f"{MARK}={folder}".encode(), f"{NODE_MARK}={node}".encode()}
     conf = f"SLURM_CONF={folder}/etc/slurm.conf".encode()
     task = {conf, f"SLURMD_NODENAME={node}".encode()}
-    # Slurm gives its step daemons an environment without our mark; they hold their node's log open.
-    return started_by_us <= entries or task <= entries or (conf in entries and _has_open(pid, f"slurmd-{node}.log"))
+    return started_by_us <= entries or task <= entries or _is_step_daemon(pid, folder / f"log/slurmd-{node}.log")
 
 
-def _has_open(pid: int, name: str) -> bool:
+def _is_step_daemon(pid: int, log: Path) -> bool:
+    """Whether it is a step daemon that holds its node's log open.
+
+    Nothing else tells: Slurm gives it an environment without our mark, and 24.11 writes its title over even that.
+    """
     try:
-        return any(handle.readlink().name == name for handle in Path(f"/proc/{pid}/fd").iterdir())
+        if Path(f"/proc/{pid}/comm").read_text().strip() != "slurmstepd":
+            return False
+        return any(handle.readlink() == log.resolve() for handle in Path(f"/proc/{pid}/fd").iterdir())
     except OSError:
         return False

@@ -179,6 +179,15 @@ def test_a_node_that_a_platform_witness_found_broken_is_drained(situation, diagn
     assert (stopped.plan.drain, stopped.outcome) == (("n2",), Outcome.STOPPED)
 
 
+def test_a_lost_node_that_is_back_is_excluded_not_drained(situation, diagnosis):
+    """slurmctld keeps a lost node out by itself; having been away does not condemn one that has returned."""
+    lost = diagnosis(
+        action=Action.RESTART_EXCLUDING_NODE, signature="SLURM_NODE_FAIL", nodes=("n2",), drain_nodes=("n2",)
+    )
+    plan = decide(situation(kind=Interruption.NODE_LOST, hand=Hand.SLURM), lost, AUTO).plan
+    assert (plan.exclude, plan.drain) == (("n2",), ())
+
+
 def test_a_node_that_only_the_job_accuses_is_excluded_not_drained(situation, diagnosis):
     """The job's own word keeps a node out of its own retry, and no more."""
     plan = decide(situation(), diagnosis(action=Action.RESTART_EXCLUDING_NODE, nodes=("n2",)), AUTO).plan

@@ -85,6 +85,14 @@ def tasks(cluster: Cluster, job: int, node: str) -> list[int]:
     return [pid for pid in pids() if {entry.encode() for entry in wanted} <= set(environ(pid))]
 
 
+def handles(pid: int) -> list[bytes]:
+    """What a process has open."""
+    try:
+        return [os.fsencode(handle.readlink()) for handle in Path(f"/proc/{pid}/fd").iterdir()]
+    except OSError:
+        return []
+
+
 def traces(folder: Path) -> list[str]:
     """Processes and mounts that have to do with a folder."""
     found = [line for line in Path("/proc/mounts").read_text().splitlines() if str(folder) in line]
@@ -93,7 +101,9 @@ def traces(folder: Path) -> list[str]:
             command = Path(f"/proc/{pid}/cmdline").read_bytes()
         except OSError:
             continue
-        if str(folder).encode() in command + b"\0".join(environ(pid)) and pid != os.getpid() and Process.of(pid):
+        # A step daemon of Slurm 24.11 shows by its open log alone.
+        known = b"\0".join([command, *environ(pid), *handles(pid)])
+        if str(folder).encode() in known and pid != os.getpid() and Process.of(pid):
             found.append(command.decode(errors="replace").replace("\0", " "))
     return found
 
