@@ -1,26 +1,22 @@
 """The frame of every mutation: no ledger, no mutation; look before each write; read again after it."""
 
-from collections.abc import Callable
-from datetime import datetime
 from typing import Any
 
 from relight.activities.contracts import Done, IncidentRef
-from relight.clients.ledger import Ledger
+from relight.activities.records import row
+from relight.activities.site import Site
 from relight.domain.ledger import Change, Entry, RowKind
-
-Clock = Callable[[], datetime]
 
 
 class Mutation:
     """One change to the outside on behalf of one incident, named by a step that stays the same over retries."""
 
-    def __init__(self, ledger: Ledger, clock: Clock, incident: IncidentRef, step: str, *, lineage: str = "") -> None:
+    def __init__(self, site: Site, incident: IncidentRef, step: str, *, lineage: str = "") -> None:
         """Bind the change to its incident and its place in the ledger."""
-        self._lineage = lineage
-        self._ledger = ledger
-        self._clock = clock
+        self._site = site
         self._incident = incident
         self._step = step
+        self._lineage = lineage
 
     async def before(self) -> tuple[Done | None, bool]:
         """What an earlier call of the same step left: its recorded effect, and whether it meant to write.
@@ -28,34 +24,33 @@ class Mutation:
         With an intent but no effect a write may have happened and its answer been lost: look, never repeat
         blindly.
         """
-        rows = await self._ledger.rows(incident=self._incident.id, kind=RowKind.EFFECT)
-        for row in rows:
-            if row.id == self._id("effect"):
-                return Done.model_validate(row.body["done"]), True
-        return None, await self._ledger.has(self._id("intent"))
+        effects = await self._site.ledger.rows(incident=self._incident.id, kind=RowKind.EFFECT)
+        for effect in effects:
+            if effect.id == self._id("effect"):
+                return Done.model_validate(effect.body["done"]), True
+        return None, await self._site.ledger.has(self._id("intent"))
 
     async def intend(self, what: dict[str, Any], node: str = "") -> None:
         """Write down what is about to be done. A failure here stops the mutation."""
-        await self._ledger.commit(Change(entries=(self._entry(RowKind.INTENT, "intent", what, node),)))
+        await self._site.ledger.commit(Change(entries=(self._entry(RowKind.INTENT, "intent", what, node),)))
 
     async def effect(self, done: Done, node: str = "") -> Done:
         """Write down what was read back."""
         body = {"step": self._step, "done": done.model_dump(mode="json")}
-        await self._ledger.commit(Change(entries=(self._entry(RowKind.EFFECT, "effect", body, node),)))
+        await self._site.ledger.commit(Change(entries=(self._entry(RowKind.EFFECT, "effect", body, node),)))
         return done
 
     def _id(self, phase: str) -> str:
         return self._incident.entry(self._step, phase)
 
     def _entry(self, kind: RowKind, phase: str, body: dict[str, Any], node: str) -> Entry:
-        return Entry(
-            id=self._id(phase),
-            kind=kind,
-            at=self._clock(),
-            cluster=self._incident.attempt.cluster,
-            incident=self._incident.id,
-            attempt=str(self._incident.attempt),
+        return row(
+            self._site,
+            self._incident,
+            self._step,
+            kind,
+            body,
+            phase=phase,
             lineage=self._lineage,
             node=node,
-            body=body,
         )

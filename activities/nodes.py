@@ -51,7 +51,7 @@ class NodeActs:
     @activity.defn(name=c.DRAIN.name)
     async def drain(self, arg: c.DrainInput) -> c.Done:
         """Drain one node, if the leave still holds and nobody else has touched the node."""
-        mutation = Mutation(self._site.ledger, self._site.clock, arg.incident, f"drain-{arg.node}")
+        mutation = Mutation(self._site, arg.incident, f"drain-{arg.node}")
         done, meant = await mutation.before()
         if done:
             return done

@@ -8,11 +8,19 @@ from relight.domain.ledger import Change, Entry, RowKind
 
 
 def row(
-    site: Site, ref: IncidentRef, step: str, kind: RowKind, body: dict[str, Any], *, lineage: str = "", node: str = ""
+    site: Site,
+    ref: IncidentRef,
+    step: str,
+    kind: RowKind,
+    body: dict[str, Any],
+    *,
+    phase: str = "done",
+    lineage: str = "",
+    node: str = "",
 ) -> Entry:
     """A row of an incident; its id is the same each time the step is repeated."""
     return Entry(
-        id=ref.entry(step),
+        id=ref.entry(step, phase),
         kind=kind,
         at=site.clock(),
         cluster=site.cluster,

@@ -43,7 +43,7 @@ class Restart:
         return c.Done(text=text, outcome=outcome, at=self._site.clock())
 
     def _mutation(self, ref: c.IncidentRef, attempt: Attempt, step: str) -> Mutation:
-        return Mutation(self._site.ledger, self._site.clock, ref, step, lineage=attempt.lineage)
+        return Mutation(self._site, ref, step, lineage=attempt.lineage)
 
     @activity.defn(name=c.KEEP_OUTPUTS.name)
     async def keep_outputs(self, arg: c.ActInput) -> c.Done:
@@ -116,11 +116,16 @@ class Restart:
 
     async def _lively(self, attempt: Attempt, record: JobRecord, arg: c.ActInput) -> c.Done | None:
         if arg.detection.kind is Interruption.HANG:
-            progress = await self._site.progress(attempt.key)
-            if moved_since(arg.detection, progress):
-                return self._done(f"training moved on to step {progress.last_step}", Outcome.NOT_CONFIRMED)
-        elif alive(attempt.key, record):
+            return await self._moved_on(attempt, arg)
+        if alive(attempt.key, record):
             return self._done("the attempt is running", Outcome.NOT_CONFIRMED)
+        return None
+
+    async def _moved_on(self, attempt: Attempt, arg: c.ActInput) -> c.Done | None:
+        """Set where the attempt that hung has gone on since."""
+        progress = await self._site.progress(attempt.key)
+        if moved_since(arg.detection, progress):
+            return self._done(f"training moved on to step {progress.last_step}", Outcome.NOT_CONFIRMED)
         return None
 
     async def _succeeded(self, attempt: Attempt) -> c.Done | None:
@@ -283,10 +288,9 @@ class Restart:
         if record is None or not alive(attempt.key, record):
             state = record.state if record else "no longer known"
             return await mutation.effect(self._done(f"nothing to cancel: the job is {state}"))
-        progress = await self._site.progress(attempt.key)
-        if arg.detection.kind is Interruption.HANG and moved_since(arg.detection, progress):
-            text = f"training moved on to step {progress.last_step}"
-            return await mutation.effect(self._done(text, Outcome.NOT_CONFIRMED))
+        moved = await self._moved_on(attempt, arg) if arg.detection.kind is Interruption.HANG else None
+        if moved:
+            return await mutation.effect(moved)
         if not meant:
             await mutation.intend({"what": "cancel", "job": record.job_id})
         await self._site.slurm.cancel(record.job_id)

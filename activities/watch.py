@@ -61,8 +61,9 @@ class Watch:
         for ended in found.ended:
             await self._attempt_ended(running[ended.attempt.key], ended)
         for record in found.started:
-            if self._looked_after(record):
-                await self._attempt_started(record, attempt_key(self._site.cluster, record))
+            key = attempt_key(self._site.cluster, record)
+            if self._looked_after(record) and not await self._site.known(key):
+                await self._attempt_started(record, key)
         await self._flashes(jobs, began)
 
     def _looked_after(self, record: JobRecord) -> bool:
@@ -76,16 +77,12 @@ class Watch:
         for record in flashes(jobs, since):
             key = ended_key(self._site.cluster, record)
             if self._looked_after(record) and not await self._site.known(key):
-                await self._attempt_started(record, key)
-                state = await self._site.known(key)
-                if state:
-                    await self._attempt_ended(state, Ended(state.attempt, record))
+                state = await self._attempt_started(record, key)
+                await self._attempt_ended(state, Ended(state.attempt, record))
         await self._site.ledger.commit(Change(cursors={name: {"looked_at": began.isoformat()}}))
 
-    async def _attempt_started(self, record: JobRecord, key: AttemptKey) -> None:
+    async def _attempt_started(self, record: JobRecord, key: AttemptKey) -> AttemptState:
         """Snapshot an attempt at once: later the record may be gone, and its node list empty."""
-        if await self._site.known(key):
-            return
         earlier = await self._site.ledger.attempts_of_job(self._site.cluster, record.job_id, limit=1)
         continues = bool(earlier) and same_lineage(earlier[0].attempt, record)
         lineage = earlier[0].attempt.lineage if continues else lineage_id(self._site.cluster, record)
@@ -96,7 +93,9 @@ class Watch:
         attempt = Attempt(key=key, lineage=lineage, record=record, seen_at=self._site.clock(), script=script)
         body = {"record": record.model_dump(mode="json"), "script": script and script[:65536]}
         entry = self._site.entry(f"{key}/seen", RowKind.ATTEMPT_SEEN, body, attempt)
-        await self._site.ledger.commit(Change(entries=(entry,), attempts=(AttemptState(attempt=attempt),)))
+        state = AttemptState(attempt=attempt)
+        await self._site.ledger.commit(Change(entries=(entry,), attempts=(state,)))
+        return state
 
     async def _attempt_ended(self, state: AttemptState, ended: Ended) -> None:
         attempt, record = ended
