@@ -187,7 +187,7 @@ class Investigate:
             facts=await self._site.slurm.facts(),
             ended_at=_ended_at(state, record),
             nodes=tuple(n for n in nodes if not mine or mine & set(n.partitions)),
-            successors=tuple(job.display_id for job in successors(attempt, jobs)),
+            successors=tuple(job.display_id for job in successors(attempt, jobs, state.successors)),
             earlier=await self._earlier(arg.incident, attempt),
             witness=witness(arg.detection),
         )

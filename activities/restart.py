@@ -130,7 +130,9 @@ class Restart:
 
     async def _succeeded(self, attempt: Attempt) -> c.Done | None:
         # Submitted while the plan waited for a person: two jobs would write one checkpoint folder.
-        others = [job.display_id for job in successors(attempt, await self._site.slurm.jobs())]
+        state = await self._site.known(attempt.key)
+        found = successors(attempt, await self._site.slurm.jobs(), state.successors if state else ())
+        others = [job.display_id for job in found]
         if others:
             return self._done(f"job {', '.join(others[:5])} goes on with the work", Outcome.SUCCEEDED_BY)
         return None

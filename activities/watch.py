@@ -15,7 +15,7 @@ from relight.clients.slurm import SlurmBusyError, SlurmError, SlurmUnavailableEr
 from relight.domain.attempts import Attempt, AttemptKey, AttemptState, attempt_key, ended_key, lineage_id, same_lineage
 from relight.domain.evidence import Detection
 from relight.domain.ledger import Change, Entry, RowKind
-from relight.domain.policy import requeued
+from relight.domain.policy import requeued, successors
 from relight.domain.slurm import ENDED_BADLY, JobRecord, JobState
 from relight.domain.watching import Ended, compare, ending, flashes, lost_nodes, node_down, purged
 
@@ -33,6 +33,8 @@ class Watch:
         """Bind to a cluster."""
         self._site = site
         self._blind: dict[str, datetime] = {}
+        self._last: tuple[JobRecord, ...] = ()
+        """All jobs in the look before this one."""
 
     @activity.defn(name=c.WATCH_JOBS.name)
     async def watch_jobs(self, arg: c.WatchInput) -> c.Nothing:
@@ -59,12 +61,13 @@ class Watch:
         jobs = await self._site.slurm.jobs()
         found = compare({key: s.attempt for key, s in running.items()}, jobs, self._site.cluster)
         for ended in found.ended:
-            await self._attempt_ended(running[ended.attempt.key], ended)
+            await self._attempt_ended(running[ended.attempt.key], ended, jobs)
         for record in found.started:
             key = attempt_key(self._site.cluster, record)
             if self._looked_after(record) and not await self._site.known(key):
                 await self._attempt_started(record, key)
         await self._flashes(jobs, began)
+        self._last = jobs
 
     def _looked_after(self, record: JobRecord) -> bool:
         return not self._site.policy.partitions or record.partition in self._site.policy.partitions
@@ -78,7 +81,7 @@ class Watch:
             key = ended_key(self._site.cluster, record)
             if self._looked_after(record) and not await self._site.known(key):
                 state = await self._attempt_started(record, key)
-                await self._attempt_ended(state, Ended(state.attempt, record))
+                await self._attempt_ended(state, Ended(state.attempt, record), jobs)
         await self._site.ledger.commit(Change(cursors={name: {"looked_at": began.isoformat()}}))
 
     async def _attempt_started(self, record: JobRecord, key: AttemptKey) -> AttemptState:
@@ -97,13 +100,17 @@ class Watch:
         await self._site.ledger.commit(Change(entries=(entry,), attempts=(state,)))
         return state
 
-    async def _attempt_ended(self, state: AttemptState, ended: Ended) -> None:
+    async def _attempt_ended(self, state: AttemptState, ended: Ended, jobs: tuple[JobRecord, ...]) -> None:
         attempt, record = ended
         now = self._site.clock()
+        waited = dict.fromkeys((*state.successors, *(j.job_id for j in successors(attempt, (*self._last, *jobs)))))
+        state = state.model_copy(update={"successors": tuple(waited)})
         if record is not None and not requeued(attempt, record):
             record = await self._site.settled(record)
             if record.state is JobState.UNKNOWN:
-                return  # it ends, but how is not known yet: look again
+                # It ends, but how is not known yet: look again. By then they may no longer show that they waited.
+                await self._site.ledger.commit(Change(attempts=(state,)))
+                return
             ended = Ended(attempt, record)
         if record is None:
             detection, how = await self._purged(attempt, now)

@@ -90,6 +90,9 @@ class AttemptState(Value):
     running: bool = True
     ended_at: datetime | None = None
     """When Relight first saw it no longer RUNNING."""
+    successors: tuple[int, ...] = ()
+    """Jobs that waited to go on with its work in the last look before its end: Slurm clears a job's dependency when
+    it starts (seen), so afterwards it no longer shows."""
 
 
 class LogPosition(Value):

@@ -1,7 +1,7 @@
 """Policy: what may be done, and the pure decision what to do about one interruption."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 
@@ -86,24 +86,30 @@ def whose_hand(attempt: Attempt, record: JobRecord, nodes: Iterable[NodeRecord],
 _GOES_ON_AFTER_FAILURE = ("after:", "afterany:", "afternotok:", "aftercorr:")
 
 
-def successors(attempt: Attempt, jobs: Iterable[JobRecord]) -> tuple[JobRecord, ...]:
+def successors(attempt: Attempt, jobs: Iterable[JobRecord], waited: Collection[int] = ()) -> tuple[JobRecord, ...]:
     """Jobs that will go on with this one's work, so that a requeue would put two writers on one checkpoint.
 
     Of the same owner, waiting or running, submitted as another job, and: depending on it in a way that a
     failure satisfies; or of its name under `singleton`; or of its name and working directory. A job that
     waits with `afterok` is none: it cannot start after a failure, and needs the retry.
+
+    Args:
+        attempt: whose work it is.
+        jobs: all jobs.
+        waited: ids of jobs that are known to have waited for it (see `AttemptState.successors`).
     """
-    return tuple(job for job in jobs if _goes_on(attempt.record, job))
+    return tuple(job for job in jobs if _goes_on(attempt.record, job, waited))
 
 
-def _goes_on(old: JobRecord, job: JobRecord) -> bool:
+def _goes_on(old: JobRecord, job: JobRecord, waited: Collection[int]) -> bool:
     if job.user != old.user or job.job_id == old.job_id or job.state not in {JobState.PENDING, JobState.RUNNING}:
         return False
     if job.array_job_id and job.array_job_id == old.array_job_id:
         return False
     if job.het_job_id and job.het_job_id == old.het_job_id:
         return False
-    if _depends_on(old, job.dependency):
+    # A task of an array that waited as one record has an id of its own once it runs.
+    if job.job_id in waited or job.array_job_id in waited or _depends_on(old, job.dependency):
         return True
     if job.name != old.name:
         return False

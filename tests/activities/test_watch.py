@@ -164,6 +164,24 @@ async def test_a_state_that_nobody_knows_yet_is_waited_for(make_world):
     assert (await kinds(world), await states(world, attempt)) == ([Interruption.CRASH], [False])
 
 
+@pytest.mark.parametrize("hidden", [False, True])
+async def test_who_waited_is_remembered(make_world, hidden):
+    """Slurm clears a dependency when the job that waited starts, which may be before the end here is first seen."""
+    world = make_world(epilog=None, accounting=False)
+    attempt = await world.train(nodes=1)
+    heir = world.slurm.submit(nodes=1, name="tail", work_dir="/elsewhere", dependency=f"afterany:{attempt.key.job_id}")
+    await world.look()
+    world.slurm.fail(attempt.key.job_id)
+    world.slurm.start(heir)
+    world.slurm.job_records[heir] = world.slurm.job_records[heir].model_copy(update={"dependency": ""})
+    if hidden:  # as on 22.05, where how it ended shows only once COMPLETING is over
+        world.change(attempt, state=JobState.UNKNOWN)
+        await world.look()
+        world.change(attempt, state=JobState.FAILED, flags=frozenset())
+    await world.look()
+    assert (await world.ledger.attempt(attempt.key)).successors == (heir,)
+
+
 async def test_slurms_own_requeue_is_a_lost_node(world):
     """The node is named, and the next attempt goes on with the same job."""
     attempt = await world.train()

@@ -94,6 +94,15 @@ def test_the_same_name_and_folder(attempt, record, state):
     assert not goes_on(attempt, record, {"work_dir": ""}, name="train", work_dir="", state=state)
 
 
+def test_one_that_waited_and_has_started(attempt, record):
+    """Its dependency no longer shows: the job, or a task of the array, that is known to have waited."""
+    running = {"name": "eval", "work_dir": "/elsewhere", "state": JobState.RUNNING}
+    job, task = record(job_id=8, **running), record(job_id=9, array_job_id=8, array_task_id=1, **running)
+    assert successors(attempt(), [job, task], [8]) == (job, task)
+    assert not successors(attempt(), [job, task], [7])
+    assert not successors(attempt(), [record(job_id=8, user="bob", **running)], [8])
+
+
 @pytest.mark.parametrize("state", [JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED])
 def test_an_ended_job_goes_on_with_nothing(attempt, record, state):
     """Only jobs that wait or run."""
