@@ -4,7 +4,7 @@ Each detection and the state it came from are written in one transaction; delive
 (`deliver.py`). A failed read changes nothing and is said: a blind watcher must not look like a healthy cluster.
 """
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime, timedelta
 
 from temporalio import activity
@@ -39,20 +39,26 @@ class Watch:
     @activity.defn(name=c.WATCH_JOBS.name)
     async def watch_jobs(self, arg: c.WatchInput) -> c.Nothing:
         """Notice attempts that start and attempts that end."""
-        until = self._site.clock() + arg.run_for
+        return await self._watch("jobs", self._look_at_jobs, MIN_PERIOD, arg.run_for)
+
+    async def _watch(
+        self, what: str, look: Callable[[], Awaitable[None]], period: timedelta, run_for: timedelta
+    ) -> c.Nothing:
+        """Look again and again, one read at a time, and leave slurmctld alone when it says that it is busy."""
+        until = self._site.clock() + run_for
         generation = 0
         while self._site.clock() < until:
             generation += 1
             started = self._site.clock()
-            period = MIN_PERIOD
+            pause = period
             try:
-                await self._look_at_jobs()
-                self._sees("jobs")
+                await look()
+                self._sees(what)
             except SlurmUnavailableError as error:
-                await self._is_blind("jobs", error)
-                period = BACK_OFF if isinstance(error, SlurmBusyError) else MIN_PERIOD
+                await self._is_blind(what, error)
+                pause = BACK_OFF if isinstance(error, SlurmBusyError) else period
             took = self._site.clock() - started
-            await poll(self._site, max(period, READ_SHARE * took) - took, generation)
+            await poll(self._site, max(pause, READ_SHARE * took) - took, generation)
         return c.Nothing()
 
     async def _look_at_jobs(self) -> None:
@@ -139,19 +145,7 @@ class Watch:
     @activity.defn(name=c.WATCH_NODES.name)
     async def watch_nodes(self, arg: c.WatchInput) -> c.Nothing:
         """Notice nodes under running attempts that slurmctld has declared down."""
-        until = self._site.clock() + arg.run_for
-        generation = 0
-        while self._site.clock() < until:
-            generation += 1
-            started = self._site.clock()
-            try:
-                await self._look_at_nodes()
-                self._sees("nodes")
-            except SlurmUnavailableError as error:
-                await self._is_blind("nodes", error)
-            took = self._site.clock() - started
-            await poll(self._site, max(NODES_PERIOD, READ_SHARE * took) - took, generation)
-        return c.Nothing()
+        return await self._watch("nodes", self._look_at_nodes, NODES_PERIOD, arg.run_for)
 
     async def _look_at_nodes(self) -> None:
         nodes = await self._site.slurm.nodes()

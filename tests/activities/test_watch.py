@@ -283,11 +283,12 @@ async def test_blindness_is_said_once(world):
     assert [(row.body["what"], row.body["why"]) for row in rows] == [("jobs", "timed out")] * 2
 
 
-async def test_a_busy_slurmctld_is_left_alone(world):
+@pytest.mark.parametrize("what", ["jobs", "nodes"])
+async def test_a_busy_slurmctld_is_left_alone(world, what):
     """The next look comes after the back-off."""
-    world.slurm.fail_next("jobs", SlurmBusyError("too many requests"))
+    world.slurm.fail_next(what, SlurmBusyError("too many requests"))
     began = world.clock.now
-    await world.run(world.watch.watch_jobs, SHORT)
+    await world.run(getattr(world.watch, f"watch_{what}"), SHORT)
     assert (world.sleeps, world.clock.now - began) == (1, BACK_OFF)
 
 
