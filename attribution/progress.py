@@ -1,77 +1,120 @@
-"""Training progress: what a line says about a finished step. The formats are data (`progress.yaml`)."""
+"""Training progress: what a line of a job's output says about it. The formats are data (`progress.yaml`).
+
+`Reader.read` tells all that a line says; `parse_step` the finished step. Both look at one line only: what bars without
+a name count, and epochs of unknown length, become clear from the lines before (`progress_count.py`).
+"""
 
 import re
+from collections.abc import Iterable
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import NamedTuple
 
-import yaml
+from relight.attribution.progress_formats import Formats, load
+from relight.attribution.progress_marks import Mark, PhaseMark, Scope, StepMark
+from relight.attribution.progress_reading import HEAD, BarForm, Form, Hit, PhaseForm, StepForm, ValueForm
 
-from relight.domain.base import Value
+__all__ = ["LONGEST_LINE", "Format", "Reader", "StepMark", "formats", "parse_step", "reader"]
 
-LONGEST_STEP_LINE = 2000
-"""A step line is short; longer ones are cut before the search, so that no line costs much."""
+LONGEST_LINE = 4096
+"""Characters of a line that are looked at, the last ones: no line costs much."""
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[@-Z\\^_])")
 
 
-class StepMark(Value):
-    """One finished training step, as printed."""
+class Reader:
+    """Reads lines in all formats known. Holds no state between lines; threads may share it."""
 
-    step: int
-    total: int | None = None
-    """How many steps the run shall have."""
-    loss: float | None = None
-    seconds: float | None = None
-    """Seconds this step took."""
+    def __init__(self, known: Formats) -> None:
+        sure = [step for step in known.steps if step.sure]
+        unsure = [step for step in known.steps if not step.sure]
+        # Bars before what may be prose: `steps:  12%|` is no step 12.
+        rows: list[tuple[tuple[str, ...], Form]] = [
+            *((form.needs, StepForm(form)) for form in sure),
+            (known.bars.needs, BarForm(known.bars)),
+            *((form.needs, StepForm(form)) for form in unsure),
+            *((form.needs, ValueForm(form)) for form in known.values),
+            *((form.needs, PhaseForm(form)) for form in known.phases),
+        ]
+        self._forms = [form for _, form in rows]
+        self._roots = _by_root([(text, place) for place, (needs, _) in enumerate(rows) for text in needs])
+
+    def read(self, line: str) -> tuple[Mark, ...]:
+        """What the line says, in the order in which it stands there: at most one each of step, numbers, phase.
+
+        Of several steps the last counts. Any text is answered; of a long line the last 4096 characters are looked at.
+        """
+        line = line[-LONGEST_LINE:]
+        low = line.lower()
+        near = [texts for root, texts in self._roots if root in low]
+        return self._marks(line, low, near) if near else ()
+
+    def _marks(self, line: str, low: str, near: list[list[tuple[str, int]]]) -> tuple[Mark, ...]:
+        places = sorted({place for texts in near for needs, place in texts if needs in low})
+        if not places:
+            return ()
+        if "\x1b" in line or "\r" in line:
+            line = _ESCAPES.sub("", line).rstrip().replace("\r", "\t")
+            low = line.lower()
+        hits: dict[str, Hit] = {}
+        for place in places:
+            form = self._forms[place]
+            if form.slot not in hits and (hit := form.read(line, low)):
+                hits[form.slot] = hit
+        if _same_phase(hits.get("step"), hits.get("phase")):
+            del hits["phase"]
+        return tuple(hit.mark for hit in sorted(hits.values(), key=lambda hit: hit.at))
+
+
+def _same_phase(bar: Hit | None, prose: Hit | None) -> bool:
+    """Whether a bar and its name say the same phase; the bar knows whether it has ended."""
+    marks = [hit.mark for hit in (bar, prose) if hit and isinstance(hit.mark, PhaseMark)]
+    return len(marks) > 1 and len({mark.phase for mark in marks}) == 1
+
+
+def _by_root(texts: Iterable[tuple[str, int]]) -> list[tuple[str, list[tuple[str, int]]]]:
+    """The texts by the shortest of them that each contains: one search answers for many."""
+    groups: dict[str, list[tuple[str, int]]] = {}
+    for needs, place in sorted(texts, key=lambda text: len(text[0])):
+        root = next((root for root in groups if root in needs), needs)
+        groups.setdefault(root, []).append((needs, place))
+    return list(groups.items())
+
+
+@cache
+def _shipped() -> Reader:
+    return Reader(load())
+
+
+def reader(extra: Iterable[Path] = ()) -> Reader:
+    """A reader of the shipped formats and of a site's own.
+
+    Raises:
+        ProgressDataError: when a file cannot be read or an entry is not valid.
+    """
+    return Reader(load(extra))
+
+
+def parse_step(line: str) -> StepMark | None:
+    """The step that the line reports in a shipped format, or None when it reports none.
+
+    Of several in one line the last counts. Lines that tell of whole epochs only are left out.
+    """
+    for mark in _shipped().read(line):
+        if isinstance(mark, StepMark) and mark.scope is not Scope.EPOCHS:
+            return mark
+    return None
 
 
 class Format(NamedTuple):
-    """How one trainer prints a step."""
+    """How one trainer prints a step: what the scanner looks for."""
 
     name: str
-    needs: str
     pattern: re.Pattern[str]
 
 
 @cache
 def formats() -> tuple[Format, ...]:
-    """The known formats, in the order in which they are tried."""
-    text = resources.files("relight.attribution").joinpath("progress.yaml").read_text("utf-8")
-    return tuple(Format(row["name"], row["needs"], re.compile(row["pattern"])) for row in yaml.safe_load(text))
-
-
-def parse_step(line: str) -> StepMark | None:
-    """The step that the line reports, or None when it reports none.
-
-    Understands what `progress.yaml` lists: Megatron-LM, plain `step 12/100 | loss 0.5 | step_time 0.2 s`,
-    torchtitan, nanoGPT, DeepSpeed and tqdm. Of several tqdm bars in one line the last counts.
-    """
-    line = line[-LONGEST_STEP_LINE:]
-    for form in formats():
-        if form.needs not in line:
-            continue
-        found = None
-        for found in form.pattern.finditer(line):  # noqa: B007 - the last one counts
-            pass
-        if found:
-            return _mark(found.groupdict())
-    return None
-
-
-def _mark(fields: dict[str, str | None]) -> StepMark | None:
-    step, total = fields["step"], fields.get("total")
-    if step is None:
-        return None
-    milliseconds = _number(fields.get("ms"))
-    return StepMark(
-        step=int(step),
-        total=int(total) if total else None,
-        loss=_number(fields.get("loss")),
-        seconds=milliseconds / 1000 if milliseconds is not None else _number(fields.get("seconds")),
-    )
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        return float(text) if text else None
-    except ValueError:
-        return None
+    """The shipped formats of lines with a step."""
+    known = load()
+    steps = ((form.name, form.pattern if form.sure else HEAD + form.pattern) for form in known.steps)
+    return tuple(Format(name, re.compile(pattern)) for name, pattern in (*steps, ("bars", known.bars.pattern)))

@@ -85,8 +85,9 @@ def read_log(source: LogSource, scanner: Scanner) -> LogScan:
         with source.open() as stream:
             for block in blocks(stream):
                 scan.empty = scan.empty and not block.data.strip()
-                if _read_block(block, scanner, scan):
-                    scan.first_step = scan.first_step or next((line.mark for line in _steps(block)), None)
+                # The scanner sees how a step line may begin; a bar that maps a dataset begins like one too.
+                if _read_block(block, scanner, scan) and (step := next(_steps(block), None)):
+                    scan.first_step = scan.first_step or step.mark
                     newest = block
     except (OSError, ValueError) as error:
         scan.error = getattr(error, "strerror", None) or str(error)

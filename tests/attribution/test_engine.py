@@ -5,7 +5,11 @@ from datetime import UTC, datetime
 
 import pytest
 
+from relight.attribution.blocks import BLOCK_BYTES
+from relight.attribution.catalogue import load
 from relight.attribution.engine import diagnose
+from relight.attribution.reading import read_log
+from relight.attribution.scanner import Scanner
 from relight.attribution.sources import Context, LogSource, PriorFailure, Seat
 from relight.domain.diagnosis import Action, Category
 from relight.domain.evidence import Interruption, Source
@@ -96,6 +100,14 @@ def test_decode_error_alone_is_data(verdict_of):
     """The same decode error with no timeout before it is the data."""
     verdict = verdict_of("UnicodeDecodeError: 'utf-8' codec can't decode byte 0x93 in position 0: bad", *watchdog(0))
     assert verdict.category is Category.DATA
+
+
+def test_another_bar_far_behind_the_steps_does_not_hide_them(job_log):
+    """A dataset that is mapped anew after the last step: the newest steps are those of training."""
+    far = ["nothing to see here " * 4] * (2 * BLOCK_BYTES // 80)
+    bar = "Map:  45%|####5     | 450/1000 [00:01<00:02, 300.00 examples/s]"
+    scan = read_log(job_log(*steps(1, 20), *far, bar), Scanner(load()))
+    assert [line.mark.step for line in scan.steps] == list(range(1, 21))
 
 
 def test_survived_error_is_not_the_cause(verdict_of):
