@@ -8,16 +8,17 @@ BIN := .venv/bin
 STAMP := .venv/.relight-stamp
 
 FAULT ?= crash
+SLURM ?= commands
 ARGS ?=
 # Whether `make test` installs PyTorch: no, cheap (only a build without CUDA) or yes. Rule: deploy/bootstrap.sh.
 TORCH ?= no
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test test-fast demo bench clean FORCE
+.PHONY: help setup check test test-fast test-slurm-versions demo bench clean FORCE
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do \
-	  printf '  make %-10s %s\n' "$$name" "$$text"; done
+	  printf '  make %-19s %s\n' "$$name" "$$text"; done
 
 setup: $(STAMP) ## Create or renew .venv/ (quick when nothing changed)
 
@@ -42,9 +43,13 @@ test: setup ## All tests, on a real Slurm cluster and a real Temporal server (AR
 test-fast: setup ## Tests that need neither Slurm nor minutes
 	$(BIN)/python -m pytest -m "not system and not slow" $(ARGS)
 
+test-slurm-versions: setup ## The Slurm contract on each Slurm version, in Debian roots of their own (root, about 3 GB)
+	$(BIN)/python -m relight.lab.packages
+	@exec $(BIN)/python -m relight.lab.versions $(ARGS)
+
 # exec: Ctrl-C and SIGTERM reach the demo itself, which takes its cluster down before it ends.
-demo: setup ## Watch a job fail and recover: FAULT=crash|gpu|hang|node|bug, ARGS=--exit to end by itself
-	@exec $(BIN)/relight lab demo --fault $(FAULT) $(ARGS)
+demo: setup ## Watch a job fail and recover: FAULT=crash|gpu|hang|node|straggler|bug, SLURM=commands|ssh|pyslurm, ARGS=--exit
+	@exec $(BIN)/relight lab demo --fault $(FAULT) --slurm $(SLURM) $(ARGS)
 
 bench: setup ## Measure time to detect, diagnose and recover
 	@exec $(BIN)/relight lab bench recovery $(ARGS)

@@ -1,61 +1,33 @@
-"""Follows the outputs of running attempts: how far training has come, and whether it has fallen silent."""
+"""Follows the outputs of running attempts: how far training has come, and whether it goes on as it should."""
 
 import asyncio
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from pathlib import Path
 
 from temporalio import activity
 
 from relight.activities import contracts as c
+from relight.activities.follow_lines import Lines, Said, read_progress_file
+from relight.activities.follow_silence import Silence
+from relight.activities.follow_state import Following
 from relight.activities.site import Site, poll
-from relight.attribution.progress import StepMark, parse_step
+from relight.attribution.progress_count import Counted
 from relight.clients.logs import Chunk, Cursor, LogError, LogNotFoundError
-from relight.clients.slurm import SlurmError
 from relight.domain.attempts import Attempt, AttemptKey, LogPosition, Progress, progress_cursor
 from relight.domain.base import short_hash
-from relight.domain.ledger import Change, RowKind
-from relight.domain.progress import (
-    MIN_GAPS,
-    CpuSample,
-    Rhythm,
-    cpu_rate,
-    hang_detection,
-    silence_limit,
-    stride,
-    with_arrival,
-)
-from relight.domain.slurm import JobState
+from relight.domain.findings import Learnt, learnt_cursor
+from relight.domain.ledger import Change, Entry, RowKind
+from relight.domain.wishes import progress_file
 
 PERIOD = timedelta(seconds=0.5)
 AT_ONCE = 16
 """Files read at the same time."""
 CATCH_UP = 64 << 20
 """An output that is further ahead of us than this is followed from near its end."""
-BASELINE_OVER = timedelta(seconds=15)
-"""Slurm tells CPU time in whole seconds per task, so a shorter look is too coarse."""
-BASELINE_LASTS = timedelta(minutes=5)
-SUSPICION = 0.6
-"""Share of the silence limit after which the CPU time is sampled, to have something to compare with at the limit."""
-
-
-@dataclass
-class Following:
-    """One attempt being followed; bounded in memory whatever its output."""
-
-    attempt: Attempt
-    progress: Progress
-    stepping: bool
-    """Whether this job is known to print steps, from this attempt or an earlier one."""
-    rhythm: Rhythm = field(default_factory=Rhythm)
-    arrival: datetime | None = None
-    baseline: float | None = None
-    baseline_from: CpuSample | None = None
-    next_sample: datetime | None = None
-    suspected: bool = False
-    suspected_from: CpuSample | None = None
-    blind: set[str] = field(default_factory=set)
-    """Outputs that cannot be read now."""
-    more: bool = False
+MANY_LINES = 500
+"""So many lines are read in a thread: meanwhile the others are looked after."""
+LEARNT_EVERY = timedelta(seconds=10)
+"""How often what was learnt is written down: it is larger than the positions, and a little of it may be lost."""
 
 
 class Follow:
@@ -65,6 +37,8 @@ class Follow:
         """Bind to a cluster."""
         self._site = site
         self._gate = asyncio.Semaphore(AT_ONCE)
+        self._lines = Lines(site.formats, site.catalogue)
+        self._silence = Silence(site)
 
     @activity.defn(name=c.FOLLOW_LOGS.name)
     async def follow_logs(self, arg: c.WatchInput) -> c.Nothing:
@@ -84,38 +58,72 @@ class Follow:
             followed[key] = await self._begin(running[key])
         # An attempt that has ended is read once more: its last lines may only now be visible.
         moved = await asyncio.gather(*(self._read(each) for each in followed.values()))
-        cursors = {
-            progress_cursor(each.attempt.key): each.progress.model_dump(mode="json")
-            for each, changed in zip(followed.values(), moved, strict=True)
-            if changed
-        }
-        if cursors:
-            await self._site.ledger.commit(Change(cursors=cursors))
+        await self._write_down([each for each, changed in zip(followed.values(), moved, strict=True) if changed])
         for key in list(followed):
             if key in running:
-                await self._check_silence(followed[key])
+                await self._silence.check(followed[key], followed.values())
             elif not followed[key].more:
                 del followed[key]
 
+    async def _write_down(self, changed: list[Following]) -> None:
+        """Positions, what was learnt, and what was found, in one transaction."""
+        cursors, entries = {}, []
+        for each in changed:
+            key, now = each.attempt.key, self._site.clock()
+            cursors[progress_cursor(key)] = each.progress.model_dump(mode="json")
+            if each.learnt_at is None or now - each.learnt_at >= LEARNT_EVERY:
+                cursors[learnt_cursor(key)] = each.learnt.model_dump(mode="json", exclude_defaults=True)
+                each.learnt_at = now
+            entries += await self._found(each)
+        if not cursors:
+            return
+        detections = tuple(each for following in changed for each in following.found)
+        await self._site.ledger.commit(Change(cursors=cursors, entries=tuple(entries), detections=detections))
+        for each in changed:
+            each.found.clear()
+
+    async def _found(self, each: Following) -> list[Entry]:
+        rows = []
+        for detection in list(each.found):
+            body = {"detection": detection.model_dump(mode="json")}
+            row = self._site.entry(f"{detection.id}/detected", RowKind.DETECTED, body, each.attempt)
+            if await self._site.ledger.has(row.id):
+                each.found.remove(detection)
+            else:
+                rows.append(row)
+        return rows
+
     async def _begin(self, attempt: Attempt) -> Following:
         """Go on where an earlier follower stood, or where the job's last attempt ended in the same file."""
-        known = await self._site.ledger.cursor(progress_cursor(attempt.key))
-        states = await self._site.ledger.attempts_of_job(self._site.cluster, attempt.key.job_id, limit=5)
-        older = [s.attempt.key for s in states if s.attempt.key.submit_time < attempt.key.submit_time]
-        last = await self._site.progress(older[0]) if older else Progress()
-        if known:
+        key, ledger = attempt.key, self._site.ledger
+        states = await ledger.attempts_of_job(self._site.cluster, key.job_id, limit=5)
+        older = [s.attempt for s in states if s.attempt.key.submit_time < key.submit_time]
+        last = await self._site.progress(older[0].key) if older else Progress()
+        if known := await ledger.cursor(progress_cursor(key)):
             progress = Progress.model_validate(known)
+            learnt = Learnt.model_validate(await ledger.cursor(learnt_cursor(key)) or {})
         else:
             files = {path: p.model_copy(update={"start": p.offset}) for path, p in last.files.items()}
-            progress = Progress(files=files)
-        stepping = progress.last_step is not None or last.last_step is not None
-        return Following(attempt=attempt, progress=progress, stepping=stepping, arrival=self._site.clock())
+            progress, learnt = Progress(files=files), Learnt()
+            if older and older[0].lineage == attempt.lineage:
+                same_size = older[0].record.node_count == attempt.record.node_count
+                before = Learnt.model_validate(await ledger.cursor(learnt_cursor(older[0].key)) or {})
+                learnt = before.next_attempt(same_size=same_size)
+        return Following(
+            attempt=attempt,
+            progress=progress,
+            stepping=progress.last_step is not None or last.last_step is not None,
+            arrival=self._site.clock(),
+            learnt=learnt,
+            precise=progress_file(attempt.record) or "",
+            counted={path: Counted.model_validate(p.counted) for path, p in progress.files.items()},
+        )
 
     async def _read(self, each: Following) -> bool:
         """Read what is new in all of the attempt's outputs; True when its progress changed."""
         before = each.progress
         behind, each.more = each.more, False
-        for path in each.attempt.outputs:
+        for path in each.files:
             async with self._gate:
                 try:
                     chunk = await self._site.logs.read_new(path, await self._cursor(each, path, behind=behind))
@@ -125,7 +133,7 @@ class Follow:
                     await self._is_blind(each, path, error)
                     continue
             each.blind.discard(path)
-            self._take(each, path, chunk)
+            await self._take(each, path, chunk)
         return each.progress != before
 
     async def _cursor(self, each: Following, path: str, *, behind: bool) -> Cursor | None:
@@ -137,91 +145,30 @@ class Follow:
             return None
         return Cursor(inode=position.inode, offset=position.offset, mark=position.mark) if position else Cursor()
 
-    def _take(self, each: Following, path: str, chunk: Chunk) -> None:
+    async def _take(self, each: Following, path: str, chunk: Chunk) -> None:
         old = each.progress.files.get(path)
         start = 0 if chunk.restarted or old is None else old.start
-        at = chunk.cursor
-        position = LogPosition(inode=at.inode, offset=at.offset, mark=at.mark, start=start)
+        if chunk.lines:
+            now = self._site.clock()
+            said = await self._said(each, path, chunk.lines, now)
+            each.take(path, said, now, self._site.policy.hang)
+        at, counter = chunk.cursor, each.counted.get(path)
+        position = LogPosition(
+            inode=at.inode,
+            offset=at.offset,
+            mark=at.mark,
+            start=start,
+            counted=counter.model_dump(exclude_defaults=True) if counter else {},
+        )
         each.progress = each.progress.model_copy(update={"files": {**each.progress.files, path: position}})
         each.more = each.more or chunk.more
-        marks = [mark for mark in map(parse_step, chunk.lines) if mark]
-        if marks:
-            self._stepped(each, marks)
 
-    def _stepped(self, each: Following, marks: list[StepMark]) -> None:
-        now = self._site.clock()
-        last = marks[-1]
-        old = each.progress.last_step
-        if old is not None and each.arrival is not None:
-            gap = (now - each.arrival).total_seconds()
-            each.rhythm = with_arrival(each.rhythm, gap, last.step - old, last.seconds)
-        each.arrival = now
-        each.stepping = True
-        each.suspected = False
-        steps = [old, *(mark.step for mark in marks)] if old is not None else [mark.step for mark in marks]
-        update = {
-            "last_step": last.step,
-            "last_step_at": now,
-            "step_seconds": each.rhythm.step_seconds,
-            "stride": stride(steps, each.progress.stride),
-        }
-        each.progress = each.progress.model_copy(update=update)
-
-    async def _check_silence(self, each: Following) -> None:
-        """Report a hang when the silence is longer than the job's own rhythm explains."""
-        now = self._site.clock()
-        # What has not been read yet is not silence.
-        if each.blind or each.more or not each.stepping or each.arrival is None:
-            return
-        stepped = each.progress.last_step is not None
-        limit = silence_limit(each.rhythm, self._site.policy.hang, stepped=stepped)
-        silent = now - each.arrival
-        if silent < SUSPICION * limit:
-            await self._keep_baseline(each, now)
-            return
-        if not each.suspected:
-            each.suspected = True
-            each.suspected_from = await self._sample(each, now)
-        if silent < limit or await self._is_suspended(each, now):
-            return
-        recent = cpu_rate(each.suspected_from, await self._sample(each, now))
-        detection = hang_detection(
-            each.attempt, each.progress.last_step, silent, limit, baseline=each.baseline, recent=recent, now=now
-        )
-        body = {"detection": detection.model_dump(mode="json")}
-        entry = self._site.entry(f"{detection.id}/detected", RowKind.DETECTED, body, each.attempt)
-        if not await self._site.ledger.has(entry.id):
-            await self._site.ledger.commit(Change(entries=(entry,), detections=(detection,)))
-
-    async def _is_suspended(self, each: Following, now: datetime) -> bool:
-        """Suspended jobs never hang: their silence begins anew when they go on. Unknown is not yes."""
-        try:
-            record = await self._site.record(each.attempt.key.job_id)
-        except SlurmError:
-            return False
-        if record is None or record.state is not JobState.SUSPENDED:
-            return False
-        each.arrival, each.suspected = now, False
-        return True
-
-    async def _keep_baseline(self, each: Following, now: datetime) -> None:
-        """Know the job's ordinary CPU use, so that its falling away can be told."""
-        if len(each.rhythm.gaps) < MIN_GAPS or (each.next_sample and now < each.next_sample):
-            return
-        sample = await self._sample(each, now)
-        rate = cpu_rate(each.baseline_from, sample)
-        each.baseline = each.baseline if rate is None else rate
-        each.baseline_from = sample
-        # Where Slurm does not say, it is not asked again every half second.
-        soon = sample is not None and each.baseline is None
-        each.next_sample = now + (BASELINE_OVER if soon else BASELINE_LASTS)
-
-    async def _sample(self, each: Following, now: datetime) -> CpuSample | None:
-        try:
-            used = await self._site.slurm.cpu_time(each.attempt.key.job_id)
-        except SlurmError:
-            return None
-        return None if used is None else CpuSample(at=now, used=used)
+    async def _said(self, each: Following, path: str, lines: tuple[str, ...], now: datetime) -> Said:
+        if path == each.precise:
+            return read_progress_file(lines)
+        if len(lines) < MANY_LINES:
+            return self._lines.read(lines, Path(path).name, now)
+        return await asyncio.to_thread(self._lines.read, lines, Path(path).name, now)
 
     async def _is_blind(self, each: Following, path: str, error: LogError) -> None:
         """Say once that this output cannot be read: without it neither hang nor progress is seen."""

@@ -11,6 +11,7 @@ from typing import BinaryIO
 from temporalio import activity
 
 from relight.activities import contracts as c
+from relight.activities.faults import ends_programs
 from relight.activities.records import row, save
 from relight.activities.site import Site, poll
 from relight.attribution.catalogue import load
@@ -19,13 +20,13 @@ from relight.attribution.scanner import Scanner
 from relight.attribution.sources import Context, LogSource, PriorFailure
 from relight.clients.logs import LogError
 from relight.domain.attempts import Attempt, AttemptState
-from relight.domain.confirmation import Judgement, judge
+from relight.domain.confirmation import FAULT_DECIDES_WITHIN, Judgement, judge
 from relight.domain.diagnosis import Diagnosis
-from relight.domain.evidence import Answer, Detection, Evidence, Interruption, Source
+from relight.domain.evidence import Detection, Evidence, Interruption, Source
 from relight.domain.incidents import Incident, Outcome, Phase
 from relight.domain.ledger import Change, RowKind
 from relight.domain.policy import Hand, Situation, Verdict, decide, successors
-from relight.domain.progress import CPU_FELL
+from relight.domain.progress import witness
 from relight.domain.slurm import JobRecord, NodeRecord
 from relight.domain.watching import lost_nodes
 
@@ -58,7 +59,9 @@ class Investigate:
     async def _judge(self, arg: c.ConfirmInput, state: AttemptState, others: tuple[Incident, ...]) -> Judgement:
         """Ask Slurm until it has made up its mind about a lost node, or for as long as that may take."""
         attempt = state.attempt
-        until = self._site.clock() + SLURM_DECIDES_WITHIN
+        fault = arg.detection.kind is Interruption.GPU_FAULT
+        lost_by_it = fault and ends_programs(arg.detection, self._scanner.catalogue)
+        until = self._site.clock() + (FAULT_DECIDES_WITHIN if fault else SLURM_DECIDES_WITHIN)
         while True:
             record = await self._site.record(attempt.key.job_id)
             lost: tuple[NodeRecord, ...] = ()
@@ -71,6 +74,8 @@ class Investigate:
                 progress=await self._site.progress(attempt.key),
                 node_still_lost=bool(lost),
                 earlier=tuple(i for i in others if i.attempt == attempt.key),
+                now=self._site.clock(),
+                ends_programs=lost_by_it,
             )
             if judgement is not None:
                 return judgement
@@ -199,11 +204,6 @@ class Investigate:
 
 
 _NEVER_SEEN = "Relight never saw this attempt running"
-
-
-def witness(detection: Detection) -> Answer:
-    """Whether something beside the silence of the log shows the hang."""
-    return Answer.YES if any(e.signature == CPU_FELL for e in detection.evidence) else Answer.UNKNOWN
 
 
 def _ended_at(state: AttemptState, record: JobRecord | None) -> datetime | None:

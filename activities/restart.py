@@ -115,8 +115,11 @@ class Restart:
         return await self._lively(attempt, record, arg) or await self._succeeded(attempt)
 
     async def _lively(self, attempt: Attempt, record: JobRecord, arg: c.ActInput) -> c.Done | None:
-        if arg.detection.kind is Interruption.HANG:
+        if arg.detection.kind in {Interruption.HANG, Interruption.GPU_FAULT}:
             return await self._moved_on(attempt, arg)
+        if arg.detection.kind is Interruption.STRAGGLER:
+            slow = (await self._site.progress(attempt.key)).slow_since is not None
+            return None if slow else self._done("training is as fast as before again", Outcome.NOT_CONFIRMED)
         if alive(attempt.key, record):
             return self._done("the attempt is running", Outcome.NOT_CONFIRMED)
         return None

@@ -34,6 +34,8 @@ class Site:
     kept: Path
     """Folder for the outputs of failed attempts."""
     catalogue: tuple[Path, ...] = ()
+    formats: tuple[Path, ...] = ()
+    """The site's own files of progress formats."""
     approval_key: Path | None = None
 
     async def record(self, job_id: int) -> JobRecord | None:

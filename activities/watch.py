@@ -4,173 +4,235 @@ Each detection and the state it came from are written in one transaction; delive
 (`deliver.py`). A failed read changes nothing and is said: a blind watcher must not look like a healthy cluster.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
-from datetime import datetime, timedelta
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 
 from temporalio import activity
 
 from relight.activities import contracts as c
+from relight.activities.ends import Ends, Look
 from relight.activities.site import Site, poll
 from relight.clients.slurm import SlurmBusyError, SlurmError, SlurmUnavailableError
-from relight.domain.attempts import Attempt, AttemptKey, AttemptState, attempt_key, ended_key, lineage_id, same_lineage
-from relight.domain.evidence import Detection
-from relight.domain.ledger import Change, Entry, RowKind
-from relight.domain.policy import requeued, successors
-from relight.domain.slurm import ENDED_BADLY, JobRecord, JobState
-from relight.domain.watching import Ended, compare, ending, flashes, lost_nodes, node_down, purged
+from relight.domain.attempts import attempt_key, ended_key
+from relight.domain.ledger import Change, RowKind
+from relight.domain.slurm import JobRecord
+from relight.domain.watching import (
+    Ended,
+    Execution,
+    compare,
+    executions,
+    flashes,
+    lost_nodes,
+    newest,
+    node_down,
+    over,
+)
 
 MIN_PERIOD = timedelta(seconds=1)
 READ_SHARE = 10
 """A period is at least ten times what the read itself took: Relight never keeps slurmctld busy."""
+LOOKS_APART = timedelta(seconds=0.25)
+"""However often hooks tell that a job has ended, looks are at least so far apart."""
 NODES_PERIOD = timedelta(seconds=2)
 BACK_OFF = timedelta(seconds=15)
+SETTLING_LOOKS = 60
+"""Looks at `MIN_PERIOD` while Slurm has not said how an attempt ended; after these, at the usual period."""
+BEAT = 5.0
+_EVER = datetime.min.replace(tzinfo=UTC)
+LOOK_WITHIN = 300.0
+"""Seconds after which a look that does not come to an end is given up, and the watcher started anew."""
+ACCOUNTING_LAGS = 10
+"""Looks within which accounting should know how a job's last execution ended."""
+COUNTED_PER_LOOK = 20
+"""Jobs whose executions are looked up in accounting in one look; after an outage the others have to wait."""
 
 
 class Watch:
-    """Watches the jobs and nodes of a cluster."""
+    """Watches the jobs and nodes of a cluster.
 
-    def __init__(self, site: Site) -> None:
-        """Bind to a cluster."""
+    Args:
+        site: the cluster.
+        period: from one look at all jobs to the next, where no hook asks for one sooner.
+    """
+
+    def __init__(self, site: Site, *, period: timedelta = MIN_PERIOD) -> None:
         self._site = site
+        self._period = period
+        self._ends = Ends(site)
+        self._nudged = asyncio.Event()
         self._blind: dict[str, datetime] = {}
         self._last: tuple[JobRecord, ...] = ()
         """All jobs in the look before this one."""
+        self._over: frozenset[Execution] | None = None
+        """The executions that were over in it; None before this process's first look."""
+        self._newest = _EVER
+        """The newest time of Slurm's own clock that it showed."""
+        self._counted: dict[int, int] = {}
+        """By job, the restarts up to which all executions are known."""
+        self._since: dict[int, datetime] = {}
+        """Jobs that wait for their executions to be looked up, and from when on these count."""
+        self._tries: Counter[int] = Counter()
+        self._settling = 0
+
+    def nudge(self) -> None:
+        """A hook says that a job has ended: look at once. It is never acted on its word."""
+        self._nudged.set()
 
     @activity.defn(name=c.WATCH_JOBS.name)
     async def watch_jobs(self, arg: c.WatchInput) -> c.Nothing:
         """Notice attempts that start and attempts that end."""
-        return await self._watch("jobs", self._look_at_jobs, MIN_PERIOD, arg.run_for)
+        return await self._watch("jobs", self._look_at_jobs, self._period, arg.run_for)
 
     async def _watch(
-        self, what: str, look: Callable[[], Awaitable[None]], period: timedelta, run_for: timedelta
+        self, what: str, look: Callable[[], Awaitable[timedelta]], period: timedelta, run_for: timedelta
     ) -> c.Nothing:
         """Look again and again, one read at a time, and leave slurmctld alone when it says that it is busy."""
         until = self._site.clock() + run_for
-        generation = 0
-        while self._site.clock() < until:
-            generation += 1
-            started = self._site.clock()
-            pause = period
-            try:
-                await look()
-                self._sees(what)
-            except SlurmUnavailableError as error:
-                await self._is_blind(what, error)
-                pause = BACK_OFF if isinstance(error, SlurmBusyError) else period
-            took = self._site.clock() - started
-            await poll(self._site, max(pause, READ_SHARE * took) - took, generation)
+        # A look or a pause may be longer than Temporal waits for a beat.
+        beat = asyncio.create_task(_beat())
+        try:
+            generation = 0
+            while self._site.clock() < until:
+                generation += 1
+                took, busy = await self._timed(what, look)
+                least = max(LOOKS_APART, READ_SHARE * took)
+                if busy:
+                    await poll(self._site, max(BACK_OFF, least), generation)
+                elif what == "nodes":  # no hook tells of them
+                    await poll(self._site, max(period, least), generation)
+                else:
+                    settling = 0 < self._settling <= SETTLING_LOOKS
+                    await self._pause(min(period, MIN_PERIOD) if settling else period, least, generation)
+        finally:
+            beat.cancel()
         return c.Nothing()
 
-    async def _look_at_jobs(self) -> None:
-        began = self._site.clock()
+    async def _timed(self, what: str, look: Callable[[], Awaitable[timedelta]]) -> tuple[timedelta, bool]:
+        """How long slurmctld was kept busy, and whether it asks to be left alone."""
+        began = _monotonic()
+        try:
+            async with asyncio.timeout(LOOK_WITHIN):
+                took = await look()
+            self._sees(what)
+        except SlurmUnavailableError as error:
+            await self._is_blind(what, error)
+            return _monotonic() - began, isinstance(error, SlurmBusyError)
+        return took, False
+
+    async def _pause(self, period: timedelta, least: timedelta, generation: int) -> None:
+        """Wait until the next look is due, or a hook asks for it and the least distance is kept."""
+        await poll(self._site, least, generation)
+        if period <= least or self._nudged.is_set():
+            return
+        rest = asyncio.ensure_future(self._site.sleep((period - least).total_seconds()))
+        nudged = asyncio.ensure_future(self._nudged.wait())
+        try:
+            done, _ = await asyncio.wait({rest, nudged}, return_when=asyncio.FIRST_COMPLETED)
+            for each in done:
+                each.result()
+        finally:
+            rest.cancel()
+            nudged.cancel()
+
+    async def _look_at_jobs(self) -> timedelta:
+        self._nudged.clear()
+        at = self._site.clock()
         running = {s.attempt.key: s for s in await self._site.ledger.running_attempts(self._site.cluster)}
+        began = _monotonic()
         jobs = await self._site.slurm.jobs()
+        took = _monotonic() - began
+        look = Look(self._site, jobs, self._last, gap=self._over is None or "jobs" in self._blind)
         found = compare({key: s.attempt for key, s in running.items()}, jobs, self._site.cluster)
+        unsettled = False
         for ended in found.ended:
-            await self._attempt_ended(running[ended.attempt.key], ended, jobs)
+            settled = await self._ends.attempt_ended(running[ended.attempt.key], ended, look)
+            unsettled = unsettled or not settled
         for record in found.started:
             key = attempt_key(self._site.cluster, record)
             if self._looked_after(record) and not await self._site.known(key):
-                await self._attempt_started(record, key)
-        await self._flashes(jobs, began)
+                await self._ends.attempt_seen(record, key)
+        await self._unseen(look)
+        self._settling = self._settling + 1 if unsettled else 0
+        # Without what is still to be looked up in accounting: another process would go on from there.
+        if not self._since:
+            cursor = {"looked_at": at.isoformat(), "newest": self._newest.isoformat()}
+            await self._site.ledger.commit(Change(cursors={self._cursor: cursor}))
         self._last = jobs
+        return took
+
+    @property
+    def _cursor(self) -> str:
+        return f"jobs/{self._site.cluster}"
 
     def _looked_after(self, record: JobRecord) -> bool:
         return not self._site.policy.partitions or record.partition in self._site.policy.partitions
 
-    async def _flashes(self, jobs: tuple[JobRecord, ...], began: datetime) -> None:
-        """Attempts that began and failed since the last look, which is remembered over restarts of the worker."""
-        name = f"jobs/{self._site.cluster}"
-        last = await self._site.ledger.cursor(name)
-        since = datetime.fromisoformat(last["looked_at"]) if last else began
-        for record in flashes(jobs, since):
+    async def _unseen(self, look: Look) -> None:
+        """Executions that nobody saw running: those between two looks, and those of an outage of ours."""
+        since = None
+        seen = self._over
+        if seen is None:
+            last = await self._site.ledger.cursor(self._cursor)
+            if last is None:
+                # The first look of all: what it shows at an end is old.
+                seen = over(look.jobs) | executions(job for job in look.jobs if job.completing)
+                self._counted = {job.job_id: job.restarts for job in look.jobs}
+            else:
+                seen = frozenset()
+                # A cursor of version 0.1 holds our own clock's time alone.
+                since = self._newest = datetime.fromisoformat(last.get("newest", last["looked_at"]))
+        await self._count(look)
+        for record in flashes(look.jobs, seen, since):
             key = ended_key(self._site.cluster, record)
             if self._looked_after(record) and not await self._site.known(key):
-                state = await self._attempt_started(record, key)
-                await self._attempt_ended(state, Ended(state.attempt, record), jobs)
-        await self._site.ledger.commit(Change(cursors={name: {"looked_at": began.isoformat()}}))
+                state = await self._ends.attempt_seen(record, key)
+                await self._ends.attempt_ended(state, Ended(state.attempt, record), look)
+        self._over = over(look.jobs) | (seen & executions(look.jobs))
+        self._newest = newest(look.jobs) or self._newest
 
-    async def _attempt_started(self, record: JobRecord, key: AttemptKey) -> AttemptState:
-        """Snapshot an attempt at once: later the record may be gone, and its node list empty."""
-        earlier = await self._site.ledger.attempts_of_job(self._site.cluster, record.job_id, limit=1)
-        continues = bool(earlier) and same_lineage(earlier[0].attempt, record)
-        lineage = earlier[0].attempt.lineage if continues else lineage_id(self._site.cluster, record)
-        try:
-            script: str | None = await self._site.slurm.batch_script(record.job_id)
-        except SlurmError:
-            script = None
-        attempt = Attempt(key=key, lineage=lineage, record=record, seen_at=self._site.clock(), script=script)
-        body = {"record": record.model_dump(mode="json"), "script": script and script[:65536]}
-        entry = self._site.entry(f"{key}/seen", RowKind.ATTEMPT_SEEN, body, attempt)
-        state = AttemptState(attempt=attempt)
-        await self._site.ledger.commit(Change(entries=(entry,), attempts=(state,)))
-        return state
-
-    async def _attempt_ended(self, state: AttemptState, ended: Ended, jobs: tuple[JobRecord, ...]) -> None:
-        attempt, record = ended
-        now = self._site.clock()
-        waited = dict.fromkeys((*state.successors, *(j.job_id for j in successors(attempt, (*self._last, *jobs)))))
-        state = state.model_copy(update={"successors": tuple(waited)})
-        if record is not None and not requeued(attempt, record):
-            record = await self._site.settled(record)
-            if record.state is JobState.UNKNOWN:
-                # It ends, but how is not known yet: look again. By then they may no longer show that they waited.
-                await self._site.ledger.commit(Change(attempts=(state,)))
-                return
-            ended = Ended(attempt, record)
-        if record is None:
-            detection, how = await self._purged(attempt, now)
-        else:
-            hand, nodes = await self._site.hand(attempt, record)
-            if not nodes and record.state in ENDED_BADLY:
-                nodes = await self._site.slurm.nodes()
-            detection = ending(ended, hand, lost_nodes(attempt, nodes), now)
-            how = f"{record.state}, queued again by {hand}"
-        body = {"how": how, "record": record.model_dump(mode="json") if record else None}
-        entry = self._site.entry(f"{attempt.key}/ended", RowKind.ATTEMPT_ENDED, body, attempt)
-        over = state.model_copy(update={"running": False, "ended_at": now})
-        await self._write((entry,), (over,), detection, attempt)
-
-    async def _purged(self, attempt: Attempt, now: datetime) -> tuple[Detection | None, str]:
-        """The record is gone, as after an outage of ours: accounting may still say how the attempt ended."""
-        try:
-            executions = await self._site.slurm.executions(attempt.key.job_id)
-        except SlurmError as error:
-            return None, f"slurmctld no longer knows it, and accounting does not say ({error})"
-        for execution in executions:
-            if execution.submit_time == attempt.key.submit_time:
-                return purged(attempt, execution, now), f"{execution.state} (from accounting)"
-        return None, f"slurmctld no longer knows it, nor does accounting ({JobState.UNKNOWN})"
+    async def _count(self, look: Look) -> None:
+        """Look up the executions of jobs that have been restarted more often than was seen."""
+        known = self._counted
+        self._counted = {job.job_id: known[job.job_id] for job in look.jobs if job.job_id in known}
+        grown = [
+            job
+            for job in look.jobs
+            if job.restarts not in {0, known.get(job.job_id)} and not job.completing and self._looked_after(job)
+        ]
+        self._since = {job.job_id: self._since.get(job.job_id, self._newest) for job in grown}
+        for job in grown[:COUNTED_PER_LOOK]:
+            self._tries[job.job_id] += 1
+            try:
+                told = await self._ends.seen_afterwards(job, look, since=self._since[job.job_id])
+            except SlurmError as error:
+                # Without accounting there is nothing to wait for.
+                await self._is_blind("accounting", error)
+                told = True
+            else:
+                self._sees("accounting")
+            if told or self._tries[job.job_id] >= ACCOUNTING_LAGS:
+                del self._since[job.job_id], self._tries[job.job_id]
+                self._counted[job.job_id] = job.restarts
 
     @activity.defn(name=c.WATCH_NODES.name)
     async def watch_nodes(self, arg: c.WatchInput) -> c.Nothing:
         """Notice nodes under running attempts that slurmctld has declared down."""
         return await self._watch("nodes", self._look_at_nodes, NODES_PERIOD, arg.run_for)
 
-    async def _look_at_nodes(self) -> None:
+    async def _look_at_nodes(self) -> timedelta:
+        began = _monotonic()
         nodes = await self._site.slurm.nodes()
+        took = _monotonic() - began
         down = [n for n in nodes if n.state == "DOWN"]
         if not down:
-            return
+            return took
         for state in await self._site.ledger.running_attempts(self._site.cluster):
             for node in lost_nodes(state.attempt, down)[:1]:
                 detection = node_down(state.attempt, node, self._site.clock())
-                await self._write((), (), detection, state.attempt)
-
-    async def _write(
-        self,
-        entries: Iterable[Entry],
-        attempts: tuple[AttemptState, ...],
-        detection: Detection | None,
-        attempt: Attempt,
-    ) -> None:
-        """The finding and the state it came from, in one transaction."""
-        rows = list(entries)
-        if detection:
-            body = {"detection": detection.model_dump(mode="json")}
-            rows.append(self._site.entry(f"{detection.id}/detected", RowKind.DETECTED, body, attempt))
-        detections = (detection,) if detection else ()
-        await self._site.ledger.commit(Change(entries=tuple(rows), attempts=attempts, detections=detections))
+                await self._ends.write((), (), detection, state.attempt)
+        return took
 
     async def _is_blind(self, what: str, error: Exception) -> None:
         """Say once that this watcher cannot see, and why."""
@@ -186,3 +248,14 @@ class Watch:
     def _sees(self, what: str) -> None:
         if since := self._blind.pop(what, None):
             activity.logger.info("watching %s sees again after %s", what, self._site.clock() - since)
+
+
+def _monotonic() -> timedelta:
+    """Not the wall clock, which may be set while a look lasts."""
+    return timedelta(seconds=asyncio.get_running_loop().time())
+
+
+async def _beat() -> None:
+    while True:
+        activity.heartbeat()
+        await asyncio.sleep(BEAT)

@@ -52,7 +52,7 @@ def conclude(scans: Sequence[LogScan], context: Context, catalogue: Catalogue) -
     found = _merge([hypothesis(one, facts) for one in candidates], told, candidates)
     if not found or not _answers(found[0], candidates):
         found = [one for one in (loss_jump(facts), _silent_hang(facts)) if one] + found
-    found = found or [_finished(facts) or _unknown(facts)]
+    found = _still_trains(found, facts) or [_finished(facts) or _unknown(facts)]
     found[0] = _do_not_requeue(with_history(found[0], facts), facts)
     return Diagnosis(
         hypotheses=tuple(found[:MOST_HYPOTHESES]),
@@ -101,6 +101,30 @@ def _silent_hang(facts: Facts) -> Hypothesis | None:
         confidence=0.3,
         summary="Training stopped making progress and no log says why.",
     )
+
+
+def _still_trains(found: list[Hypothesis], facts: Facts) -> list[Hypothesis]:
+    """Of an attempt that trains, slowly or for nothing, no line tells the end: what the watcher saw comes first.
+
+    Unless a line is about the very thing: a platform's about a node, or one about numbers.
+    """
+    kind = facts.context.interruption
+    if kind is Interruption.STRAGGLER and not (found and found[0].drain_nodes):
+        told = ("SLOW_NO_LOG", Category.STRAGGLER, "Training has become slower than it was, and no log says why.")
+    elif kind is Interruption.NUMERICS and not (found and found[0].category is Category.NUMERICS):
+        told = ("NUMERICS_NO_LOG", Category.NUMERICS, "The loss or its gradients went wrong, and no log says why.")
+    else:
+        return found
+    signature, category, summary = told
+    seen = Hypothesis(
+        signature=signature,
+        category=category,
+        action=Action.NONE,
+        action_if_it_repeats=Action.NONE,
+        confidence=0.3,
+        summary=summary,
+    )
+    return [seen, *found]
 
 
 def _finished(facts: Facts) -> Hypothesis | None:

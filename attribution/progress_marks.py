@@ -4,6 +4,9 @@ from datetime import datetime
 from enum import StrEnum
 
 from relight.domain.base import Value
+from relight.domain.rhythm import Phase
+
+__all__ = ["Edge", "Mark", "Measured", "Origin", "Phase", "PhaseMark", "Scope", "StepMark"]
 
 
 class Scope(StrEnum):
@@ -17,22 +20,6 @@ class Scope(StrEnum):
     """A progress bar without a name: it may be the run's, an epoch's, or an evaluation's."""
     EPOCHS = "epochs"
     """Epochs themselves: progress only for a job that prints nothing finer."""
-
-
-class Phase(StrEnum):
-    """What a job does when it does not train; it has a rhythm of its own."""
-
-    STARTUP = "startup"
-    """Building the model, loading a checkpoint, starting again inside the job."""
-    DATA = "data"
-    """Reading, indexing, downloading or converting data."""
-    COMPILE = "compile"
-    """Compiling, capturing graphs, warming up."""
-    EVALUATION = "evaluation"
-    CHECKPOINT = "checkpoint"
-    """Saving one."""
-    END = "end"
-    """Training is over: what follows is saving and tidying up."""
 
 
 class Edge(StrEnum):

@@ -1,18 +1,17 @@
 """Checkpoints on a file system, found by the names that trainers give them. Nothing is ever unpickled or loaded."""
 
-import io
 import json
-import os
 import re
 import stat
 import zipfile
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
 from relight.clients.checkpoints import Checkpoint
+from relight.clients.files import Entry, Files, LocalFiles, Stream
 from relight.clients.log_files import Bounded
 from relight.clients.logs import LogNotFoundError, LogUnreadableError
 from relight.domain.evidence import Answer
@@ -59,10 +58,16 @@ _TRACKERS = ("latest_checkpointed_iteration.txt", "latest")
 
 
 class CheckpointFiles:
-    """Implements `Checkpoints` for folders of files, three levels deep and at most 10,000 entries."""
+    """Implements `Checkpoints` for folders of files, three levels deep and at most 10,000 entries.
 
-    def __init__(self, *, timeout: timedelta = timedelta(seconds=5)) -> None:
+    Args:
+        timeout: half of how long a search may take.
+        files: where they are; None: on this machine.
+    """
+
+    def __init__(self, *, timeout: timedelta = timedelta(seconds=5), files: Files | None = None) -> None:
         self._bounded = Bounded(timeout)
+        self._files = files or LocalFiles()
 
     async def find(self, root: str) -> tuple[Checkpoint, ...]:
         """Checkpoints under `root`, newest step first, at most 100.
@@ -74,7 +79,7 @@ class CheckpointFiles:
                 nothing was found among the entries looked at: that is not the same as no checkpoint.
         """
         try:
-            return await self._bounded.run(root, lambda: _find(root), patience=2)
+            return await self._bounded.run(root, lambda: _find(self._files, root), patience=2)
         except LogNotFoundError as e:
             raise LogUnreadableError(str(e)) from e
 
@@ -82,27 +87,22 @@ class CheckpointFiles:
 class _Walk:
     """Looks into folders until the entries that may be looked at are used up."""
 
-    def __init__(self) -> None:
+    def __init__(self, files: Files) -> None:
+        self.files = files
         self.left = MAX_ENTRIES
-        self._seen: set[tuple[int, int]] = set()
+        self._seen: set[Hashable] = set()
 
-    def entries(self, folder: str) -> list[os.DirEntry[str]]:
+    def entries(self, folder: str) -> list[Entry]:
         """What is in a folder, sorted; nothing when it was seen before (links can go in circles)."""
-        found: list[os.DirEntry[str]] = []
-        there = os.stat(folder)  # noqa: PTH116  DirEntry paths are text
-        key = (there.st_dev, there.st_ino)
-        if key in self._seen:
-            return found
-        self._seen.add(key)
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if self.left <= 0:
-                    break
-                self.left -= 1
-                found.append(entry)
+        place = self.files.place(folder)
+        if place in self._seen:
+            return []
+        self._seen.add(place)
+        found = self.files.listing(folder, self.left)
+        self.left -= len(found)
         return sorted(found, key=lambda entry: entry.name)
 
-    def readable(self, folder: str) -> list[os.DirEntry[str]]:
+    def readable(self, folder: str) -> list[Entry]:
         """As `entries`, and nothing where the folder cannot be read."""
         try:
             return self.entries(folder)
@@ -110,8 +110,8 @@ class _Walk:
             return []
 
 
-def _find(root: str) -> tuple[Checkpoint, ...]:
-    walk, found = _Walk(), list[Checkpoint]()
+def _find(files: Files, root: str) -> tuple[Checkpoint, ...]:
+    walk, found = _Walk(files), list[Checkpoint]()
     entries = walk.entries(root)
     # Breadth first: what lies near the root is found even where something below is huge.
     waiting = deque([(entries, 1)])
@@ -130,7 +130,7 @@ def _find(root: str) -> tuple[Checkpoint, ...]:
     return tuple(found[:MAX_FOUND])
 
 
-def _match(entry: os.DirEntry[str]) -> re.Match[str] | None:
+def _match(entry: Entry) -> re.Match[str] | None:
     if _UNFINISHED.search(entry.name):
         return None
     for names in NAMES:
@@ -140,14 +140,14 @@ def _match(entry: os.DirEntry[str]) -> re.Match[str] | None:
     return None
 
 
-def _is_folder(entry: os.DirEntry[str]) -> bool:
+def _is_folder(entry: Entry) -> bool:
     try:
         return entry.is_dir()
     except OSError:
         return False
 
 
-def _checkpoint(entry: os.DirEntry[str], match: re.Match[str], names: set[str], walk: _Walk) -> Iterator[Checkpoint]:
+def _checkpoint(entry: Entry, match: re.Match[str], names: set[str], walk: _Walk) -> Iterator[Checkpoint]:
     """The checkpoint behind this entry; none when it went away or is no regular file."""
     try:
         files = list(_files(entry, walk))
@@ -156,7 +156,7 @@ def _checkpoint(entry: os.DirEntry[str], match: re.Match[str], names: set[str], 
     if not files and not entry.is_dir():
         return
     step = int(match[1]) if match[1] else None
-    whole = _whole(entry, files, step)
+    whole = _whole(walk.files, entry, files, step)
     if entry.name.removesuffix(".ckpt") + _NEMO_MARK in names:
         whole = Answer.NO
     newest = max((file.modified for file in files), default=None) or entry.stat().st_mtime
@@ -176,7 +176,7 @@ class _File(NamedTuple):
     modified: float
 
 
-def _files(entry: os.DirEntry[str], walk: _Walk) -> Iterator[_File]:
+def _files(entry: Entry, walk: _Walk) -> Iterator[_File]:
     """The regular files of a checkpoint, two folders deep."""
     waiting = deque([(entry, 0)])
     while waiting:
@@ -193,27 +193,27 @@ def _files(entry: os.DirEntry[str], walk: _Walk) -> Iterator[_File]:
             yield _File(here.path, here.name, found.st_size, found.st_mtime)
 
 
-def _whole(entry: os.DirEntry[str], files: list[_File], step: int | None) -> Answer:
+def _whole(system: Files, entry: Entry, files: list[_File], step: int | None) -> Answer:
     if not entry.is_dir():
-        return judge(files[0].path)
+        return judge(files[0].path, system)
     weights = [file for file in files if re.search(_TENSORS + r"$|\.distcp$", file.name)]
-    answers = {judge(file.path) for file in weights}
+    answers = {judge(file.path, system) for file in weights}
     if not any(file.size for file in files) or Answer.NO in answers:
         return Answer.NO
     if any(file.name.endswith(".distcp") for file in files):
         # torch.distributed.checkpoint renames `.metadata` into place once all ranks have written theirs.
         return Answer.YES if any(file.name == ".metadata" for file in files) else Answer.NO
-    if step is not None and _tracked(Path(entry.path).parent) == step:
+    if step is not None and _tracked(system, Path(entry.path).parent) == step:
         return Answer.YES
     # All that is there is sound, but whether all is there nobody says.
     return Answer.UNKNOWN
 
 
-def _tracked(folder: Path) -> int | None:
+def _tracked(system: Files, folder: Path) -> int | None:
     """The step that the trainer itself calls its newest complete one."""
     for name in _TRACKERS:
         try:
-            with _open(str(folder / name)) as file:
+            with _LimitedFile(system.open(str(folder / name))) as file:
                 match = re.fullmatch(rb"\s*(?:global_step)?(\d{1,12})\s*", file.read(64))
         except (OSError, ValueError):
             continue
@@ -222,7 +222,7 @@ def _tracked(folder: Path) -> int | None:
     return None
 
 
-class _LimitedFile(io.FileIO):
+class _LimitedFile(Stream):
     """A file of which only so much is read at a time: its author decides what its headers claim."""
 
     limit = _MAX_HEADER
@@ -235,20 +235,12 @@ class _LimitedFile(io.FileIO):
         return data
 
 
-def _open(path: str) -> _LimitedFile:
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    file = _LimitedFile(handle)
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        file.close()
-        raise ValueError(f"{path}: not a regular file")
-    return file
-
-
-def judge(path: str) -> Answer:
+def judge(path: str, files: Files | None = None) -> Answer:
     """Whether a file of tensors is whole, as far as its directory or header says."""
     try:
-        with _open(path) as file:
-            size = os.fstat(file.fileno()).st_size
+        with _LimitedFile((files or LocalFiles()).open(path)) as file:
+            size = file.seek(0, 2)
+            file.seek(0)
             if size == 0:
                 return Answer.NO
             if path.endswith(".safetensors"):

@@ -1,10 +1,10 @@
-"""Log sources that are plain files, on local or shared file systems."""
+"""Log sources that are plain files: on local or shared file systems, or over SFTP."""
 
 import asyncio
+import io
 import os
 import re
 import secrets
-import stat
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,6 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Self, TypeVar
 
+from relight.clients.files import Files, LocalFiles, OpenFile, Stream, UnreachableError
 from relight.clients.logs import Chunk, Cursor, LogError, LogNotFoundError, LogUnreadableError
 from relight.domain.base import clip, short_hash
 
@@ -104,11 +105,20 @@ class LogFiles:
     Args:
         timeout: how long one operation may take; keeping a copy may take twice that.
         private: folders that are never read from. A user names the file that his job's output goes to, and a
-            link there must not lead to the ledger's key.
+            link there must not lead to the ledger's key. Over SFTP they count as paths of that machine: its
+            file systems may be ours as well.
+        files: where they are; None: on this machine.
     """
 
-    def __init__(self, *, timeout: timedelta = timedelta(seconds=5), private: tuple[Path, ...] = ()) -> None:
+    def __init__(
+        self,
+        *,
+        timeout: timedelta = timedelta(seconds=5),
+        private: tuple[Path, ...] = (),
+        files: Files | None = None,
+    ) -> None:
         self._bounded = Bounded(timeout)
+        self._files = files or LocalFiles()
         self._private = tuple(path.resolve() for path in private)
 
     async def read_new(self, path: str, cursor: Cursor | None, *, max_bytes: int = 4 << 20) -> Chunk:
@@ -123,7 +133,7 @@ class LogFiles:
         """Size in bytes."""
 
         def look() -> int:
-            with _Opened(path, self._private) as file:
+            with self._opened(path) as file:
                 return file.size
 
         return await self._bounded.run(path, look)
@@ -135,12 +145,9 @@ class LogFiles:
             OSError: also where the path leads to no regular file, or into a private folder.
         """
         try:
-            with _Opened(path, self._private) as found:
-                file = os.fdopen(os.dup(found.fd), "rb")
-        except LogUnreadableError as error:
+            return io.BufferedReader(Stream(self._opened(path).file, offset), _COPY)
+        except (LogUnreadableError, UnreachableError) as error:
             raise OSError(str(error)) from error
-        file.seek(offset)
-        return file
 
     async def keep(self, path: str, folder: str, *, head: int = 1 << 20, tail: int = 16 << 20) -> str:
         """Copy the first `head` and last `tail` bytes into `folder`; returns the copy's path.
@@ -151,7 +158,7 @@ class LogFiles:
         given_up = threading.Event()
 
         def copy() -> str:
-            with _Opened(path, self._private) as file:
+            with self._opened(path) as file:
                 return _keep(file, path, Path(folder), (head, tail), given_up)
 
         try:
@@ -159,66 +166,53 @@ class LogFiles:
         finally:
             given_up.set()
 
+    def _opened(self, path: str) -> "_Opened":
+        file = self._files.open(path)
+        opened = _Opened(file)
+        try:
+            real = file.real() if self._private else Path()
+        except BaseException:
+            file.close()
+            raise
+        if any(real.is_relative_to(folder) for folder in self._private):
+            file.close()
+            raise LogUnreadableError(f"{path}: leads into a private folder")
+        return opened
+
     def _read_new(self, path: str, cursor: Cursor | None, max_bytes: int) -> Chunk:
-        with _Opened(path, self._private) as file:
+        with self._opened(path) as file:
             if cursor is None:
                 return _read_end(file, max_bytes)
             if cursor == Cursor():
                 return _chunk(file, 0, max_bytes, restarted=False)
-            same = cursor.inode == file.inode and cursor.offset <= file.size
+            same = cursor.offset <= file.size and cursor.inode == file.file.identity(cursor.offset)
             if same and cursor.mark and _mark(file, cursor.offset) != cursor.mark:
                 same = False
             return _chunk(file, cursor.offset if same else 0, max_bytes, restarted=not same)
 
 
 class _Opened:
-    """A regular file, open for reading."""
+    """A file that may be read, closed at the end of a `with`."""
 
-    def __init__(self, path: str, private: tuple[Path, ...]) -> None:
-        self._path, self._private = path, private
+    def __init__(self, file: OpenFile) -> None:
+        self.file, self.size = file, file.stat().st_size
 
     def __enter__(self) -> Self:
-        # Looked at before it is opened: opening a device can do something by itself.
-        self._check(Path(self._path).stat())
-        # Links are followed: logs are often links. Should a FIFO take its place now, O_NONBLOCK returns at once.
-        self._fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-        try:
-            found = os.fstat(self._fd)
-            self._check(found)
-            self._check_private()
-        except BaseException:
-            os.close(self._fd)
-            raise
-        self.inode, self.size = found.st_ino, found.st_size
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._fd)
-
-    @property
-    def fd(self) -> int:
-        """The file descriptor, closed with this."""
-        return self._fd
+        self.file.close()
 
     def read(self, offset: int, count: int) -> bytes:
         """Up to `count` bytes; fewer only at the end of the file."""
         parts = []
         while count > 0:
-            part = os.pread(self._fd, min(count, _COPY), offset)
+            part = self.file.read(offset, min(count, _COPY))
             if not part:
                 break
             parts.append(part)
             offset, count = offset + len(part), count - len(part)
         return b"".join(parts)
-
-    def _check(self, found: os.stat_result) -> None:
-        if not stat.S_ISREG(found.st_mode):
-            raise LogUnreadableError(f"{self._path}: not a regular file")
-
-    def _check_private(self) -> None:
-        real = Path(f"/proc/self/fd/{self._fd}").resolve() if self._private else Path()
-        if any(real.is_relative_to(folder) for folder in self._private):
-            raise LogUnreadableError(f"{self._path}: leads into a private folder")
 
 
 def _read_end(file: _Opened, max_bytes: int) -> Chunk:
@@ -240,7 +234,7 @@ def _chunk(file: _Opened, offset: int, max_bytes: int, *, restarted: bool) -> Ch
     end = offset + skip + found.consumed
     return Chunk(
         lines=found.lines,
-        cursor=Cursor(inode=file.inode, offset=end, mark=_mark(file, end)),
+        cursor=Cursor(inode=file.file.identity(end), offset=end, mark=_mark(file, end)),
         restarted=restarted,
         more=offset + len(data) < file.size,
     )
@@ -320,6 +314,8 @@ def _ours(path: str, error: Exception) -> Exception:
     """What the system or our own checks raised, as a `LogError`."""
     if isinstance(error, LogError):
         return error
+    if isinstance(error, UnreachableError):
+        return LogUnreadableError(f"{path}: {error}")
     if isinstance(error, (FileNotFoundError, NotADirectoryError)):
         return LogNotFoundError(f"{path}: no such file")
     if isinstance(error, OSError):

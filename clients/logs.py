@@ -23,7 +23,7 @@ class LogNotFoundError(LogError):
 
 
 class Cursor(Value):
-    """Where a follower stands in one file."""
+    """Where a follower stands in one file; of a log in a store, see `HttpLogs`."""
 
     inode: int = 0
     offset: int = 0

@@ -25,10 +25,14 @@ from relight.domain.slurm import (
     NodeRecord,
     NodeState,
     SlurmFacts,
+    StepRecord,
 )
 
 BEGIN_DELAY = timedelta(seconds=121)
 """How long a requeued job waits by default: `cred_expire` + 1 s (seen on 22.05, 24.11 and 26.05)."""
+HELD = "JobHeldAdmin"
+HELD_BY_USER = "JobHeldUser"
+_HELD = frozenset({HELD, HELD_BY_USER})
 _T = TypeVar("_T")
 _UNSAFE_START = timedelta(seconds=2)
 
@@ -174,6 +178,20 @@ class MemorySlurm:
         """One node."""
         return self._read("node", lambda: self._node(name))
 
+    async def steps(self, job_id: int) -> tuple[StepRecord, ...]:
+        """The batch script's step while the job runs, and one more on all of its nodes."""
+
+        def look() -> tuple[StepRecord, ...]:
+            job = self._job(job_id)
+            if job.state is not JobState.RUNNING:
+                return ()
+            batch = StepRecord(step_id=f"{job_id}.batch", nodes=job.nodes[:1], task_count=1, start_time=job.start_time)
+            tasks = job.task_count or len(job.nodes)
+            step = StepRecord(step_id=f"{job_id}.0", nodes=job.nodes, task_count=tasks, start_time=job.start_time)
+            return step, batch
+
+        return self._read("steps", look)
+
     async def executions(self, job_id: int) -> tuple[AccountingRow, ...]:
         """Every execution of a job, oldest first, purged jobs included."""
         if not self._accounting:
@@ -225,6 +243,36 @@ class MemorySlurm:
             self._schedule(self._put(job, eligible_time=self.clock()))
 
         self._write(Call("start_now", job_id), act)
+
+    async def hold(self, job_id: int) -> None:
+        """Keep a job from starting; a running one runs on, and is held once it is queued again (seen)."""
+        self._write(Call("hold", job_id), lambda: self._put(self._not_ended(job_id), reason=HELD))
+
+    async def release(self, job_id: int) -> None:
+        """Undo a hold; on a job that is not held it does nothing (seen)."""
+
+        def act() -> None:
+            job = self._not_ended(job_id)
+            if job.reason in _HELD:
+                waits = job.eligible_time is not None and job.eligible_time > self.clock()
+                self._put(job, reason="BeginTime" if waits else "Priority")
+
+        self._write(Call("release", job_id), act)
+
+    async def submit_batch(self, script: str, work_dir: str, *, held: bool = False) -> int:
+        """Queue a script on one node; its `#SBATCH` lines are not read."""
+        submitted: list[int] = []
+
+        def act() -> None:
+            job_id = self.submit(
+                nodes=1, script=script, work_dir=work_dir, stdout=f"{work_dir}/slurm-{self._next_id}.out"
+            )
+            if held:
+                self._put(self._job(job_id), reason=HELD_BY_USER)
+            submitted.append(job_id)
+
+        self._write(Call("submit_batch", work_dir, (script, held)), act)
+        return submitted[0]
 
     async def cancel(self, job_id: int) -> None:
         """Cancel a job; one that has ended stays as it is."""
@@ -305,7 +353,7 @@ class MemorySlurm:
                 self._schedule(job)
 
     def _schedule(self, job: JobRecord) -> JobRecord:
-        if job.state is not JobState.PENDING or job.completing:
+        if job.state is not JobState.PENDING or job.completing or job.reason in _HELD:
             return job
         allowed = [n for n in self.node_records.values() if n.eligible and n.name not in job.excluded_nodes]
         if len(allowed) < job.node_count or not set(job.required_nodes) <= {n.name for n in allowed}:
@@ -368,7 +416,7 @@ class MemorySlurm:
         return self._put(
             job,
             flags=flags,
-            reason="BeginTime",
+            reason=job.reason if job.reason in _HELD else "BeginTime",
             nodes=(),
             batch_host="",
             submit_time=now,
@@ -414,6 +462,12 @@ class MemorySlurm:
         job = self._job(job_id)
         if job.state is not JobState.PENDING:
             raise RefusedError(f"Job is no longer pending execution for job {job_id}")
+        return job
+
+    def _not_ended(self, job_id: int) -> JobRecord:
+        job = self._job(job_id)
+        if job.state in ENDED:
+            raise RefusedError(f"Job has already finished for job {job_id}")
         return job
 
     def _running(self, job_id: int) -> JobRecord:

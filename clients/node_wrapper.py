@@ -1,7 +1,6 @@
 """Node changes through the root-owned program `relight-node` (see `relight_node.py`), by sudo or SSH."""
 
 import re
-import shlex
 from datetime import timedelta
 
 from relight.clients.slurm import (
@@ -12,7 +11,7 @@ from relight.clients.slurm import (
     SlurmError,
     SlurmUnavailableError,
 )
-from relight.clients.slurm_process import Done, NotFinishedError, NotStartedError, command_environment, run_command
+from relight.clients.slurm_process import Done, LocalRunner, NotFinishedError, NotStartedError, Runner
 
 BY_SUDO = ("sudo", "-n", "/usr/local/sbin/relight-node")
 DEFAULT_TIMEOUT = timedelta(seconds=75)
@@ -35,9 +34,9 @@ class NodeWrapper:
     """The contract `NodeControl`.
 
     Args:
-        command: what precedes `drain NODE REASON`. By SSH, with the program as forced command:
-            `("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", "root@slurmctl", "relight-node")`.
-        over_ssh: quote the words, since SSH joins them into one line at the other end.
+        command: what precedes `drain NODE REASON`: sudo and the program, or, over an SSH connection of its own to an
+            account whose forced command it is, `("relight-node",)`.
+        runner: where it runs; None: on this machine.
         timeout: for each call; a call that is late is ambiguous.
     """
 
@@ -45,11 +44,11 @@ class NodeWrapper:
         self,
         command: tuple[str, ...] = BY_SUDO,
         *,
-        over_ssh: bool = False,
+        runner: Runner | None = None,
         timeout: timedelta = DEFAULT_TIMEOUT,
     ) -> None:
         self._command = command
-        self._over_ssh = over_ssh
+        self._runner = runner or LocalRunner()
         self._timeout = timeout
 
     async def drain(self, node: str, reason: str) -> None:
@@ -65,9 +64,8 @@ class NodeWrapper:
         await self._call("down", node, reason)
 
     async def _call(self, *words: str) -> None:
-        tail = tuple(shlex.quote(word) for word in words) if self._over_ssh else words
         try:
-            done = await run_command((*self._command, *tail), command_environment(None, None), self._timeout)
+            done = await self._runner.run((*self._command, *words), self._timeout)
         except NotStartedError as error:
             raise SlurmUnavailableError(str(error)) from error
         except NotFinishedError as error:

@@ -2,7 +2,9 @@
 
     SlurmError
     ├── SlurmUnavailableError    no answer, late, partial or garbled: nothing is known. Trying again helps.
-    ├── SlurmBusyError           slurmctld asks to be left alone for a moment. Trying again later helps.
+    │   ├── SlurmBusyError       slurmctld asks to be left alone for a moment. Trying again later helps.
+    │   └── SlurmVersionError    it answers, in a release that ours cannot talk to: nothing was written. Only an upgrade
+    │                            helps.
     ├── JobNotFoundError         slurmctld does not (or no longer) know the job. Trying again does not help.
     ├── NodeNotFoundError        no such node. Trying again does not help.
     ├── NotPermittedError        this principal may not do that. Trying again does not help.
@@ -15,7 +17,7 @@ A read that fails raises; it never returns an empty collection.
 from datetime import timedelta
 from typing import Protocol
 
-from relight.domain.slurm import AccountingRow, JobRecord, NodeRecord, SlurmFacts
+from relight.domain.slurm import AccountingRow, JobRecord, NodeRecord, SlurmFacts, StepRecord
 
 
 class SlurmError(Exception):
@@ -28,6 +30,10 @@ class SlurmUnavailableError(SlurmError):
 
 class SlurmBusyError(SlurmUnavailableError):
     """slurmctld answered that it is busy."""
+
+
+class SlurmVersionError(SlurmUnavailableError):
+    """Slurm runs, but its release and that of our commands or library cannot talk to each other."""
 
 
 class JobNotFoundError(SlurmError):
@@ -73,6 +79,13 @@ class Slurm(Protocol):
             NodeNotFoundError: when there is none of that name.
         """
 
+    async def steps(self, job_id: int) -> tuple[StepRecord, ...]:
+        """The steps of a job that run now, its batch script included; empty where none does.
+
+        Raises:
+            JobNotFoundError: when slurmctld does not know the job.
+        """
+
     async def executions(self, job_id: int) -> tuple[AccountingRow, ...]:
         """Every execution of a job in the accounting database (`sacct --duplicates`), oldest first.
 
@@ -103,8 +116,26 @@ class Slurm(Protocol):
     async def start_now(self, job_id: int) -> None:
         """Set StartTime=now on a pending job."""
 
+    async def hold(self, job_id: int) -> None:
+        """Keep a job from starting until it is released (`scontrol hold`); its owner cannot release it.
+
+        A running job runs on, and is held once it is queued again (seen on 22.05, 24.11 and 26.05).
+        """
+
+    async def release(self, job_id: int) -> None:
+        """Undo a hold, if there is one; the job may start again once its begin time has passed."""
+
     async def cancel(self, job_id: int) -> None:
         """Cancel the job (`scancel`)."""
+
+    async def submit_batch(self, script: str, work_dir: str, *, held: bool = False) -> int:
+        """Submit a batch script as the principal itself; its `#SBATCH` lines count. Returns the job id.
+
+        Held, it is a user's hold: the principal's own, which `release` undoes.
+
+        Raises:
+            AmbiguousWriteError: the answer was lost: the job may be queued, and its id is not known.
+        """
 
 
 class NodeControl(Protocol):

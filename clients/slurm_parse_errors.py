@@ -15,12 +15,14 @@ from relight.clients.slurm import (
     SlurmBusyError,
     SlurmError,
     SlurmUnavailableError,
+    SlurmVersionError,
 )
 
 
 class Said(Enum):
     """What an error text says."""
 
+    VERSION = "releases that cannot talk to each other"
     BUSY = "busy"
     NOT_SENT = "no connection was made"
     LOST = "no answer"
@@ -33,6 +35,9 @@ class Said(Enum):
 _TABLE: tuple[tuple[Said, re.Pattern[str]], ...] = tuple(
     (said, re.compile(words, re.IGNORECASE))
     for said, words in (
+        # Commands of 22.05 towards 24.11, and towards 26.05, whose messages begin with another header (seen). Commands
+        # newer than slurmctld get "Zero Bytes" or "Protocol authentication error", as from a dying one (seen): no row.
+        (Said.VERSION, r"incompatible versions?|invalid protocol version|insane message length"),
         (
             Said.BUSY,
             r"try again|rate.?limit|temporarily un|too many (pending|connections|rpcs)",
@@ -50,7 +55,7 @@ _TABLE: tuple[tuple[Said, re.Pattern[str]], ...] = tuple(
             Said.LOST,
             (
                 r"timed out|unable to contact|unexpected message|zero bytes|communication|standby|shut(ting)? ?down"
-                r"|(receive|send) (failure|error)|connection (reset|closed|aborted)|broken pipe|incompatible version"
+                r"|(receive|send) (failure|error)|connection (reset|closed|aborted)|broken pipe"
                 r"|header length|no route|unspecified error|problem talking to the database|persist"
             ),
         ),
@@ -72,6 +77,7 @@ def understand(text: str) -> Said:
 def read_error(text: str) -> SlurmError:
     """The error of a read that failed: what is not understood leaves the state unknown."""
     kinds: dict[Said, type[SlurmError]] = {
+        Said.VERSION: SlurmVersionError,
         Said.BUSY: SlurmBusyError,
         Said.NO_JOB: JobNotFoundError,
         Said.NO_NODE: NodeNotFoundError,
@@ -85,6 +91,7 @@ def write_error(text: str) -> SlurmError:
     if not text.strip():
         return AmbiguousWriteError("the command failed and said nothing")
     kinds: dict[Said, type[SlurmError]] = {
+        Said.VERSION: SlurmVersionError,
         Said.BUSY: SlurmBusyError,
         Said.NOT_SENT: SlurmUnavailableError,
         Said.LOST: AmbiguousWriteError,

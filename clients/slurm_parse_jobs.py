@@ -1,4 +1,4 @@
-"""Jobs from `squeue --json`, in the shapes of 22.05 (v0.0.38) to 24.11 (v0.0.42)."""
+"""Jobs from `squeue --json`, in the shapes of 22.05 (v0.0.38) to 26.05 (v0.0.45)."""
 
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -10,6 +10,7 @@ from relight.clients.slurm_parse import (
     json_list,
     json_version,
     number,
+    single_task,
     word,
 )
 from relight.clients.slurm_parse_paths import OutputOf, default_pattern, resolve_output
@@ -36,12 +37,14 @@ def parse_jobs(text: str) -> tuple[JobRecord, ...]:
 
 
 def _job(entry: dict[str, Any], expanded: bool) -> JobRecord:
+    # 26.05 prints the path twice: as the user wrote it, and expanded under another key.
+    expanded = expanded and "stdout_expanded" not in entry
     job_id, submitted = number(entry.get("job_id")), epoch(entry.get("submit_time"))
     if not job_id or submitted is None or "job_state" not in entry:
         raise GarbledError(f"a job without id, state or submit time: {entry.get('job_id')!r}")
     state = _state(entry["job_state"])
     array_job_id = number(entry.get("array_job_id")) or None
-    task_id = number(entry.get("array_task_id")) if array_job_id else None
+    task_id = _task_id(entry) if array_job_id else None
     het_job_id = number(entry.get("het_job_id")) or None
     exit_code = read_exit_code(entry.get("exit_code"))
     minutes = number(entry.get("time_limit"))
@@ -93,6 +96,12 @@ def _job(entry: dict[str, Any], expanded: bool) -> JobRecord:
         command=word(entry.get("command")),
         time_limit=timedelta(minutes=minutes) if minutes is not None else None,
     )
+
+
+def _task_id(entry: dict[str, Any]) -> int | None:
+    """None for a record of several pending tasks. One that stands for a single one shows it as text only (seen)."""
+    task_id = number(entry.get("array_task_id"))
+    return single_task(word(entry.get("array_task_string"))) if task_id is None else task_id
 
 
 def _text(entry: dict[str, Any], key: str) -> str:

@@ -1,15 +1,21 @@
-"""What Slurm prints as text: `scontrol show config`, `sacct --parsable2`, `sstat --parsable2`, `--version`."""
+"""What Slurm prints as text: `scontrol show config`, `squeue --format`, `sacct` and `sstat -P`, `--version`."""
 
 import re
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
-from relight.clients.slurm_parse import GarbledError, expand_hosts, iso_time
-from relight.domain.slurm import AccountingRow, SlurmFacts, parse_job_state
+from relight.clients.slurm_parse import GarbledError, expand_hosts, iso_time, single_task
+from relight.domain.slurm import AccountingRow, SlurmFacts, StepRecord, parse_job_state
 
 SACCT_FIELDS = ("JobIDRaw", "State", "ExitCode", "Submit", "Start", "End", "NodeList")
 """None of them holds anything that a user wrote, so `|` separates safely."""
 SSTAT_FIELDS = ("JobID", "TRESUsageInTot")
+ADDRESS_FORMAT = "%A|%F|%K"
+"""Job id, array's job id, array task; `N/A` for the last outside of arrays, such as `1-3` for several pending tasks."""
+STEP_FORMAT = "%i|%N|%A|%S"
+"""Step id, nodes, tasks, start. A step's name is left out: it is the user's."""
 
+_ADDRESS = re.compile(r"(\d+)\|(\d+)\|(N/A|[0-9,:%.-]+)")
 _SETTING = re.compile(r"^(\S+)\s*=\s?(.*?)\s*$", re.MULTILINE)
 _CLOCK = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.(\d+))?")
 _UNITS = {"sec": 1, "min": 60, "hour": 3600}
@@ -45,6 +51,51 @@ def parse_facts(text: str) -> SlurmFacts:
 def _seconds(text: str | None, default: timedelta) -> timedelta:
     found = re.fullmatch(r"(\d+)(?: (sec|min|hour)s?)?", text or "")
     return timedelta(seconds=int(found[1]) * _UNITS[found[2] or "sec"]) if found else default
+
+
+class Address(NamedTuple):
+    """What names a job in a command."""
+
+    job_id: int
+    name: str | None
+    """`7`, or `6_2` for an array task; None where the record stands for several pending tasks."""
+
+
+def parse_address(text: str, job_id: int) -> Address | None:
+    """One job's line of `squeue --jobs=ID --format=ADDRESS_FORMAT`; None where it has none.
+
+    An array's own id also yields the lines of its other tasks, a heterogeneous job's leader those of its components.
+
+    Raises:
+        GarbledError: when a line is no such line.
+    """
+    for line in text.splitlines():
+        found = _ADDRESS.fullmatch(line.strip())
+        if not found:
+            raise GarbledError(f"not a job's address: {line[:200]!r}")
+        own, array, task = found.groups()
+        if int(own) == job_id:
+            if task == "N/A":
+                return Address(job_id, own)
+            only = single_task(task)
+            return Address(job_id, None if only is None else f"{array}_{only}")
+    return None
+
+
+def parse_steps(text: str, name: str) -> tuple[StepRecord, ...]:
+    """The steps of the job of that name in `squeue --steps --format=STEP_FORMAT`; those of other tasks are left out.
+
+    Raises:
+        GarbledError: when a line is no such line.
+    """
+    fields = [line.strip().split("|") for line in text.splitlines() if line.strip()]
+    if any(len(line) != STEP_FORMAT.count("|") + 1 or not line[2].isdecimal() for line in fields):
+        raise GarbledError(f"not a list of steps: {text[:200]!r}")
+    return tuple(
+        StepRecord(step_id=step, nodes=expand_hosts(nodes), task_count=int(tasks), start_time=iso_time(start))
+        for step, nodes, tasks, start in fields
+        if step.startswith(f"{name}.")
+    )
 
 
 def parse_accounting(text: str, job_id: int) -> tuple[AccountingRow, ...]:

@@ -3,12 +3,13 @@
 import os
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
+from enum import StrEnum
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from relight.domain.policy import Policy
@@ -31,22 +32,57 @@ class TemporalSettings(_Section):
     ui: str = ""
 
 
+class Way(StrEnum):
+    """By what Slurm is read and told."""
+
+    AUTO = "auto"
+    PYSLURM = "pyslurm"
+    COMMANDS = "commands"
+    SSH = "ssh"
+    """Slurm's commands, at the other end of an SSH connection."""
+
+
+class SshSettings(_Section):
+    """An SSH connection. Host keys are checked; neither passwords nor ~/.ssh/config are used."""
+
+    host: str = ""
+    port: int = Field(default=22, ge=1, le=65535)
+    user: str = ""
+    key: str = ""
+    agent: str = ""
+    known_hosts: str = "~/.ssh/known_hosts"
+    trust_on_first_use: bool = False
+    jump: str = ""
+
+
 class SlurmSettings(_Section):
     """How Slurm is reached."""
 
+    way: Way = Way.AUTO
     conf: str = ""
     bin: str = ""
     timeout: timedelta = timedelta(seconds=10)
     run_as: tuple[str, ...] = ()
     cpu_time_as: tuple[str, ...] = ()
+    pyslurm_python: str = ""
+    ssh: SshSettings = SshSettings()
     node_wrapper: tuple[str, ...] = ("sudo", "-n", "/usr/local/sbin/relight-node")
+    node_ssh: SshSettings = SshSettings()
+
+    @model_validator(mode="after")
+    def _ssh_has_a_host(self) -> Self:
+        if self.way is Way.SSH and not self.ssh.host:
+            raise ValueError("way ssh needs ssh.host")
+        return self
 
 
 class LogSettings(_Section):
     """Where logs are."""
 
+    over_ssh: bool = False
     kernel: str = ""
     catalogue: tuple[Path, ...] = ()
+    progress: tuple[Path, ...] = ()
 
     @field_validator("kernel")
     @classmethod
@@ -61,6 +97,46 @@ class LedgerSettings(_Section):
 
     url: str = ""
     key_file: str = ""
+
+
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+MAX_PORT = 65535
+
+
+class IngestSettings(_Section):
+    """Where node agents and slurmctld's hook report to."""
+
+    listen: str = ""
+    """`host:port`; empty: nothing listens."""
+    key_file: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    insecure: bool = False
+
+    @field_validator("listen")
+    @classmethod
+    def _is_an_address(cls, value: str) -> str:
+        host, _, port = value.rpartition(":")
+        if value and not (host and port.isascii() and port.isdigit() and 0 <= int(port) <= MAX_PORT):
+            raise ValueError("must be host:port, for example 127.0.0.1:8642 or [::]:8642")
+        return value
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port to listen on; only where there are any."""
+        host, _, port = self.listen.rpartition(":")
+        return host.strip("[]"), int(port)
+
+    @model_validator(mode="after")
+    def _tokens_are_not_overheard(self) -> Self:
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise ValueError("tls_cert and tls_key belong together")
+        if self.listen and not self.tls_cert and not self.insecure and self.address[0] not in LOOPBACK:
+            raise ValueError(
+                f"listen on {self.listen} without TLS: who overhears a token can speak for its node; "
+                "set tls_cert and tls_key, or insecure: true where the network is yours alone"
+            )
+        return self
 
 
 class HangSettings(HangPolicy):
@@ -93,7 +169,14 @@ class Settings(BaseSettings):
     slurm: SlurmSettings = SlurmSettings()
     logs: LogSettings = LogSettings()
     ledger: LedgerSettings = LedgerSettings()
+    ingest: IngestSettings = IngestSettings()
     policy: PolicySettings = PolicySettings()
+
+    @model_validator(mode="after")
+    def _logs_have_a_host(self) -> Self:
+        if self.logs.over_ssh and not self.slurm.ssh.host:
+            raise ValueError("logs.over_ssh needs slurm.ssh.host")
+        return self
 
     @classmethod
     def settings_customise_sources(
@@ -127,6 +210,11 @@ class Settings(BaseSettings):
     def approval_key(self) -> Path:
         """File of the key that signs decisions made with the CLI: who may read it may approve."""
         return self.folder / "approval.key"
+
+    @property
+    def ingest_key(self) -> Path:
+        """File of the key that node agents' tokens are made from: who may read it may speak for every node."""
+        return Path(self.ingest.key_file).expanduser() if self.ingest.key_file else self.folder / "ingest.key"
 
     @property
     def task_queue(self) -> str:
@@ -233,6 +321,9 @@ def _explain(path: Path | None, error: ValidationError) -> str:
         key = ".".join(str(part) for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
             lines.append(f"{where}: {key}: no such key; accepted here: {', '.join(_siblings(problem['loc']))}")
+        elif isinstance(problem.get("input"), dict) and "error" in problem.get("ctx", {}):
+            # A rule over several keys: the whole section as found would hide it.
+            lines.append(f"{where}: {key}: {problem['ctx']['error']}".replace(": : ", ": "))
         else:
             lines.append(f"{where}: {key}: {problem['msg']} (found {problem.get('input')!r:.100})")
     return "\n".join(lines)

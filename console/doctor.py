@@ -5,7 +5,7 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -16,6 +16,9 @@ from relight.console.context import user_name
 from relight.console.doctor_checks import Check, Health, fail, nearest, ok, warn
 from relight.console.output import joined, words
 from relight.console.text import count
+
+if TYPE_CHECKING:
+    from relight.clients.ways import Access
 
 _STYLES = {Health.OK: "green", Health.WARN: "bold yellow", Health.FAIL: "bold red"}
 
@@ -37,30 +40,39 @@ async def examine(path: Path | None) -> tuple[Check, ...]:
     except ConfigError as error:
         return (fail("settings", str(error), "Nothing else can be checked before this is right."), *found)
     found.insert(0, _settings_found(path, settings))
-    return (*found, *await look(probes(settings)))
+    from relight.clients.ways import WayError, open_access
+
+    try:
+        async with open_access(settings) as access:
+            return (*found, *await look((*probes(settings), *probes_of_slurm(settings, access))))
+    except WayError as error:
+        missing = fail("Slurm", str(error), "Until then nothing is seen of Slurm; the other checks follow.")
+        return (*found, missing, *await look(probes(settings)))
 
 
 def probes(settings: Settings) -> tuple[Probe, ...]:
-    """What is looked at on this site."""
-    from relight.clients.slurm_commands import SlurmCommands
-    from relight.console import doctor_site, doctor_slurm, doctor_temporal
+    """What is looked at beside Slurm."""
+    from relight.console import doctor_site, doctor_temporal
 
-    slurm = SlurmCommands(
-        slurm_conf=settings.slurm.conf or None,
-        bin_dir=settings.slurm.bin or None,
-        run_as=settings.slurm.run_as,
-        timeout=settings.slurm.timeout,
-    )
-    patience = 3 * settings.slurm.timeout.total_seconds() + 2
     return (
         Probe("ledger", lambda: doctor_site.check_ledger(settings), 60),
         Probe("approval key", lambda: doctor_site.check_approval_key(settings)),
         Probe("Temporal", lambda: doctor_temporal.check_temporal(settings), 20),
-        Probe("Slurm", lambda: doctor_slurm.check_slurm(settings, slurm), patience),
-        Probe("Slurm rights", lambda: doctor_slurm.check_rights(settings, slurm), patience),
-        Probe("node wrapper", lambda: doctor_slurm.check_wrapper(settings), patience),
-        Probe("job logs", lambda: doctor_site.check_job_logs(slurm), patience + 10),
-        Probe("kernel logs", lambda: doctor_site.check_kernel_logs(settings, slurm), patience + 10),
+    )
+
+
+def probes_of_slurm(settings: Settings, access: "Access") -> tuple[Probe, ...]:
+    """What is looked at along the way to Slurm."""
+    from relight.console import doctor_site, doctor_slurm
+
+    slurm, files = access.slurm, access.files
+    patience = 3 * settings.slurm.timeout.total_seconds() + 2
+    return (
+        Probe("Slurm", lambda: doctor_slurm.check_slurm(settings, access), patience),
+        Probe("Slurm rights", lambda: doctor_slurm.check_rights(settings, access), patience),
+        Probe("node wrapper", lambda: doctor_slurm.check_wrapper(settings, access), patience),
+        Probe("job logs", lambda: doctor_site.check_job_logs(slurm, files), patience + 10),
+        Probe("kernel logs", lambda: doctor_site.check_kernel_logs(settings, slurm, files), patience + 10),
     )
 
 

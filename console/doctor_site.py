@@ -6,6 +6,7 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
+from relight.clients.files import Files
 from relight.clients.kernel_logs import KernelLogFiles
 from relight.clients.ledger import LedgerError
 from relight.clients.log_files import LogFiles
@@ -104,7 +105,7 @@ def _approval_key(settings: Settings) -> Check:
     return ok(name, f"{path}, mode {mode:04o}: only its owner may approve")
 
 
-async def check_job_logs(slurm: Slurm) -> Sequence[Check]:
+async def check_job_logs(slurm: Slurm, files: Files | None = None) -> Sequence[Check]:
     """The outputs of a few running jobs can be read from here."""
     name = "job logs"
     try:
@@ -113,7 +114,7 @@ async def check_job_logs(slurm: Slurm) -> Sequence[Check]:
         return (warn(name, f"not known, Slurm does not say: {brief(error)}", "See the check of Slurm."),)
     if not running:
         return (warn(name, "no job is running: nothing to try it on", "Run doctor again while jobs run."),)
-    logs = LogFiles()
+    logs = LogFiles(files=files)
     sample = running[:LOOKED_AT]
     problems = [p for p in await asyncio.gather(*(_unreadable(logs, job.stdout) for job in sample)) if p]
     found = f"{len(sample) - len(problems)} of {count(len(sample), 'running job')} readable"
@@ -132,7 +133,7 @@ async def _unreadable(logs: LogFiles, path: str) -> str:
     return ""
 
 
-async def check_kernel_logs(settings: Settings, slurm: Slurm) -> Sequence[Check]:
+async def check_kernel_logs(settings: Settings, slurm: Slurm, files: Files | None = None) -> Sequence[Check]:
     """The kernel logs of a few nodes can be read from here."""
     name = "kernel logs"
     if not settings.logs.kernel:
@@ -142,7 +143,7 @@ async def check_kernel_logs(settings: Settings, slurm: Slurm) -> Sequence[Check]
         nodes = [node.name for node in await slurm.nodes()][:LOOKED_AT]
     except SlurmError as error:
         return (warn(name, f"not known, Slurm does not say: {brief(error)}", "See the check of Slurm."),)
-    logs = KernelLogFiles(settings.logs.kernel)
+    logs = KernelLogFiles(settings.logs.kernel, files)
     problems = [p for p in await asyncio.gather(*(_no_kernel_log(logs, node) for node in nodes)) if p]
     found = f"{len(nodes) - len(problems)} of {count(len(nodes), 'node')} readable"
     if not problems:

@@ -6,17 +6,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from relight.clients.slurm import Slurm, SlurmError
-from relight.clients.slurm_process import (
-    Done,
-    NotFinishedError,
-    NotStartedError,
-    command_environment,
-    run_command,
-)
-from relight.config.settings import Settings
+from relight.clients.slurm import SlurmError
+from relight.clients.slurm_process import Done, LocalRunner, NotFinishedError, NotStartedError
+from relight.clients.ways import Access
+from relight.config.settings import Settings, Way
 from relight.console.doctor_checks import Check, brief, fail, ok, warn
 from relight.console.text import span
+from relight.domain.base import clip
 from relight.domain.plan import MIN_JOB_AGE_MARGIN, Mode
 from relight.domain.slurm import SlurmFacts
 
@@ -25,21 +21,43 @@ _USAGE = 2
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 
 
-async def check_slurm(settings: Settings, slurm: Slurm) -> Sequence[Check]:
-    """It answers, and its settings let Relight do its work."""
-    way = " ".join(settings.slurm.run_as) or "directly"
+async def check_slurm(settings: Settings, access: Access) -> Sequence[Check]:
+    """It answers, by which way and why that, and its settings let Relight do its work."""
     begun = time.monotonic()
     try:
-        facts = await slurm.facts()
+        facts = await access.slurm.facts()
     except SlurmError as error:
-        advice = (
-            "Check slurm.conf, slurm.bin and slurm.run_as in the settings, and that slurmctld runs (`scontrol ping`)."
-        )
-        return (fail("Slurm", f"by commands, {way}: {brief(error)}", advice),)
+        # Over SSH the error itself says what to do, down to the command.
+        told = clip(str(error), 600) if access.way is Way.SSH else brief(error)
+        return (fail("Slurm", f"{_way(settings, access)}: {told}", _ADVICE[access.way]), _reason(access))
     took = time.monotonic() - begun
     name = facts.cluster or "unnamed"
-    answered = ok("Slurm", f"by commands, {way}: {facts.version}, ClusterName {name}, answered in {took:.2f} s")
-    return (answered, *check_facts(facts, settings))
+    told = f"{_way(settings, access)}: {facts.version}, ClusterName {name}, answered in {took:.2f} s"
+    return (ok("Slurm", told), _reason(access), *check_facts(facts, settings))
+
+
+_ADVICE = {
+    Way.PYSLURM: "Check slurm.conf and slurm.pyslurm_python in the settings, and that slurmctld runs.",
+    Way.COMMANDS: "Check slurm.conf, .bin and .run_as in the settings, and that slurmctld runs (`scontrol ping`).",
+    Way.SSH: "Check slurm.ssh in the settings, the account and its forced command there, and that slurmctld runs.",
+}
+
+
+def _way(settings: Settings, access: Access) -> str:
+    ssh = settings.slurm.ssh
+    words = {
+        Way.PYSLURM: "by pyslurm",
+        Way.COMMANDS: "by commands",
+        Way.SSH: f"by commands over SSH, {ssh.user + '@' if ssh.user else ''}{ssh.host}:{ssh.port}",
+    }
+    prefix = " ".join(settings.slurm.run_as) or ("directly" if access.way is not Way.SSH else "as that user")
+    return f"{words[access.way]}, {prefix}"
+
+
+def _reason(access: Access) -> Check:
+    """Why this way, and what it leaves to another."""
+    left = ", ".join(access.delegated)
+    return ok("way", f"{access.why}{f'; left to the commands: {left}' if left else ''}")
 
 
 def check_facts(facts: SlurmFacts, settings: Settings) -> tuple[Check, ...]:
@@ -82,24 +100,31 @@ def _job_requeue(facts: SlurmFacts) -> Check:
     return warn("JobRequeue", "0", "Only jobs submitted with --requeue can be restarted; set JobRequeue=1.")
 
 
-async def check_rights(settings: Settings, slurm: Slurm) -> Sequence[Check]:
+MAY_NOT = "may not: drain nodes (relight-node does), write AdminComment"
+"""What Slurm refuses to an Operator on every version (seen)."""
+
+
+async def check_rights(settings: Settings, access: Access) -> Sequence[Check]:
     """The principal may requeue and cancel other people's jobs."""
     name = "rights"
-    who = await _say(settings, ("id", "-un"))
+    who = await _say(settings, access, ("id", "-un"))
     user = who.out.strip() if isinstance(who, Done) and who.code == 0 else ""
+    if isinstance(who, str) and access.way is Way.SSH:
+        return (warn(name, f"not known: {brief(who)}", "See the check of Slurm."),)
     if not _NAME.fullmatch(user):
         why = who if isinstance(who, str) else who.err
         return (
             fail(name, f"slurm.run_as does not work: {why[:200]}", "Correct slurm.run_as, or the sudo rule it needs."),
         )
     try:
-        slurm_user = (await slurm.facts()).slurm_user
+        slurm_user = (await access.slurm.facts()).slurm_user
     except SlurmError:
         slurm_user = ""
     if user in {"root", slurm_user}:
-        other = "" if settings.slurm.run_as else "; where the worker runs as another user, run doctor as that one"
+        elsewhere = settings.slurm.run_as or access.way is Way.SSH
+        other = "" if elsewhere else "; where the worker runs as another user, run doctor as that one"
         return (ok(name, f"{user}: all rights{other}"),)
-    asked = await _say(settings, ("sacctmgr", "-nP", "show", "user", f"name={user}", "format=adminlevel"))
+    asked = await _say(settings, access, ("sacctmgr", "-nP", "show", "user", f"name={user}", "format=adminlevel"))
     return (judge_level(user, asked, settings.policy.mode),)
 
 
@@ -112,31 +137,34 @@ def judge_level(user: str, asked: Done | str, mode: Mode) -> Check:
         return warn(name, f"{user}: not known ({why})", f"Relight needs the level Operator: {advice}")
     level = asked.out.strip().splitlines()[0].strip() if asked.out.strip() else "None"
     if level.lower() in MAY_ACT:
-        return ok(name, f"{user}: {level}")
+        return ok(name, f"{user}: {level}; {MAY_NOT}" if level.lower() == "operator" else f"{user}: {level}")
     found = f"{user}: AdminLevel {level}: may not touch other people's jobs"
     return (warn if mode is Mode.MONITOR else fail)(name, found, advice)
 
 
-async def check_wrapper(settings: Settings) -> Sequence[Check]:
+async def check_wrapper(settings: Settings, access: Access) -> Sequence[Check]:
     """relight-node is installed, is root's, and can be called. Called without words it only prints its usage."""
-    command = settings.slurm.node_wrapper
+    command = access.node_command
     worse = warn if settings.policy.mode is Mode.MONITOR or not settings.policy.drains_per_hour else fail
     name = "node wrapper"
-    by_ssh = bool(command) and Path(command[0]).name == "ssh"
-    local = Path(command[-1]) if command and command[-1].startswith("/") and not by_ssh else None
+    here = isinstance(access.node_runner, LocalRunner)
+    local = Path(command[-1]) if here and command and command[-1].startswith("/") else None
     if local is not None and (problem := owned_by_others(local)):
         return (worse(name, problem, f"Install clients/relight_node.py as {local}, owned by root, mode 0755."),)
     if not command:
         return (worse(name, "slurm.node_wrapper is empty", "Nodes cannot be drained; see `slurm.node_wrapper`."),)
     try:
-        said = await run_command(command, command_environment(None, None), settings.slurm.timeout)
+        said = await access.node_runner.run(command, settings.slurm.timeout)
     except (NotStartedError, NotFinishedError) as error:
-        return (worse(name, str(error), "Nodes cannot be drained; restarts still work."),)
+        return (worse(name, brief(error), "Nodes cannot be drained; see the check of Slurm for the way there."),)
+    where = "" if here else " over SSH"
     text = " ".join((said.err or said.out).split())
     if said.code == _USAGE and "relight-node drain" in text:
-        return (ok(name, f"{' '.join(command)} answers"),)
-    advice = f"Allow it: `{_invoker()} ALL=(root) NOPASSWD: {local or command[-1]}` in /etc/sudoers.d/relight."
-    return (worse(name, f"{' '.join(command)}: {text[:200] or f'ended with {said.code}'}", advice),)
+        return (ok(name, f"{' '.join(command)} answers{where}"),)
+    advice = (
+        f"Allow it: `{_invoker()} ALL=(root) NOPASSWD: {command[-1]}` in /etc/sudoers.d/relight{' there' * (not here)}."
+    )
+    return (worse(name, f"{' '.join(command)}{where}: {text[:200] or f'ended with {said.code}'}", advice),)
 
 
 def _invoker() -> str:
@@ -158,11 +186,9 @@ def owned_by_others(path: Path) -> str:
     return "" if os.access(path, os.X_OK) else f"{path} is not executable"
 
 
-async def _say(settings: Settings, command: tuple[str, ...]) -> Done | str:
+async def _say(settings: Settings, access: Access, command: tuple[str, ...]) -> Done | str:
     """What a command prints when run as Slurm's commands are, or why it did not run."""
-    slurm = settings.slurm
-    environment = command_environment(slurm.conf or None, slurm.bin or None)
     try:
-        return await run_command((*slurm.run_as, *command), environment, slurm.timeout)
+        return await access.runner.run((*settings.slurm.run_as, *command), settings.slurm.timeout)
     except (NotStartedError, NotFinishedError) as error:
         return str(error)

@@ -63,9 +63,10 @@ def explained(error: Exception) -> Stop:
     """The error as a person can use it."""
     from relight.clients.ledger import LedgerError
     from relight.clients.slurm import SlurmError
+    from relight.clients.ways import WayError
     from relight.config.settings import ConfigError
 
-    if isinstance(error, ConfigError):
+    if isinstance(error, ConfigError | WayError):
         return Stop(str(error))
     if isinstance(error, LedgerError):
         return Stop(f"ledger: {error}")

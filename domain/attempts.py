@@ -1,6 +1,7 @@
 """Attempts: one execution of a job each, and the key by which everything about it is told apart."""
 
 from datetime import UTC, datetime
+from typing import Any
 
 from relight.domain.base import Value, compact_time, short_hash
 from relight.domain.slurm import ENDED, JobRecord
@@ -104,6 +105,8 @@ class LogPosition(Value):
     """The log source's own mark of this place, by which it knows the file again."""
     start: int = 0
     """Where this attempt's output begins: earlier attempts wrote before it when the job appends."""
+    counted: dict[str, Any] = {}
+    """What is known of how this file's steps are counted (`attribution.progress_count.Counted`)."""
 
 
 class Progress(Value):
@@ -117,6 +120,10 @@ class Progress(Value):
     stride: int = 1
     """Steps from one step line to the next: a trainer may print every tenth."""
     files: dict[str, LogPosition] = {}
+    slow_since: int | None = None
+    """The step since which it has been slower than itself; None while it is not."""
+    wrong_since: int | None = None
+    """The step since which its numbers have been wrong; None while they are not."""
 
 
 def progress_cursor(key: AttemptKey) -> str:

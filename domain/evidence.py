@@ -83,6 +83,12 @@ class Interruption(StrEnum):
     STRAGGLER = "straggler"
     NODE_LOST = "node_lost"
     GPU_FAULT = "gpu_fault"
+    NUMERICS = "numerics"
+    """Its loss or gradients are not finite, or the loss has exploded: it goes on, but learns nothing any more."""
+
+
+GOES_ON = frozenset({Interruption.HANG, Interruption.STRAGGLER, Interruption.GPU_FAULT, Interruption.NUMERICS})
+"""The kinds that leave the attempt running: its end is an interruption of its own."""
 
 
 MAX_EVIDENCE_PER_SIGNAL = 12

@@ -32,6 +32,8 @@ class RowKind(StrEnum):
     CLOSED = "closed"
     BLIND = "blind"
     """A detector could not see, and since when."""
+    FAULT = "fault"
+    """What a node's agent reported to be wrong with it."""
     NOTE = "note"
 
 

@@ -1,6 +1,5 @@
 """Policy: what may be done, and the pure decision what to do about one interruption."""
 
-import json
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -10,11 +9,12 @@ from pydantic import Field
 from relight.domain.attempts import Attempt
 from relight.domain.base import Value
 from relight.domain.diagnosis import Action, Diagnosis, Hypothesis
-from relight.domain.evidence import Answer, Interruption
+from relight.domain.evidence import Answer, Interruption, Source
 from relight.domain.incidents import MOVED, USED_AN_ATTEMPT, Incident, Outcome
-from relight.domain.plan import MIN_JOB_AGE_MARGIN, Mode, Plan, Restart, lowest
+from relight.domain.plan import MIN_JOB_AGE_MARGIN, Mode, Plan, Restart
 from relight.domain.progress import HangPolicy
 from relight.domain.slurm import ENDED, ENDED_BADLY, JobFlag, JobRecord, JobState, NodeRecord, SlurmFacts
+from relight.domain.wishes import job_mode
 
 
 class Policy(Value):
@@ -34,23 +34,6 @@ class Policy(Value):
     progress_within: timedelta = timedelta(minutes=30)
     """How long a restarted attempt may take to get past the failed step."""
     hang: HangPolicy = HangPolicy()
-
-
-def job_mode(ceiling: Mode, comment: str) -> tuple[Mode, str]:
-    """The mode for one job, and why: the site's ceiling, lowered (never raised) by the job's comment.
-
-    The comment is the user's: `{"relight": {"mode": "monitor"}}`. Anything else in it belongs to others and
-    is left alone; a comment that is not JSON, or a mode unknown to us, changes nothing and is said.
-    """
-    if '"relight"' not in comment:
-        return ceiling, f"cluster policy says {ceiling}"
-    try:
-        wish = json.loads(comment)["relight"]["mode"]
-        asked = Mode(wish)
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return ceiling, "the job's comment names relight but no mode that exists: " + ", ".join(Mode)
-    mode = lowest(ceiling, asked)
-    return mode, f"cluster policy says {ceiling}, the job's comment {asked}"
 
 
 class Hand(StrEnum):
@@ -166,6 +149,9 @@ class Verdict(Value):
     """Set when there is no restart: how the incident ends, once what the plan does besides is done."""
 
 
+LOSES_TIME = frozenset({Interruption.STRAGGLER, Interruption.NUMERICS})
+"""Kinds under which training goes on, if slowly or for nothing."""
+
 EXIT_DO_NOT_REQUEUE = 93
 """A job's own word that it must not be requeued (the convention of NVIDIA's resiliency extension)."""
 
@@ -176,6 +162,8 @@ def decide(situation: Situation, diagnosis: Diagnosis, policy: Policy) -> Verdic
     mode, mode_reason = job_mode(policy.mode, situation.attempt.record.comment)
     if situation.kind is Interruption.HANG and situation.witness is not Answer.YES and mode is Mode.AUTO:
         mode, mode_reason = Mode.APPROVE, "a silent log alone never acts: no second witness of the hang"
+    if situation.kind in LOSES_TIME and mode is Mode.AUTO:
+        mode, mode_reason = Mode.APPROVE, f"an attempt that still trains is never ended unasked ({situation.kind})"
     stop = _no_retry(situation, cause, policy)
     if stop:
         outcome, reason = stop
@@ -229,10 +217,26 @@ def _no_retry(situation: Situation, cause: Hypothesis, policy: Policy) -> _NoRet
             "Slurm no longer knows the job (MinJobAge has passed); only a fresh submission remains",
         )
     return (
-        _not_an_interruption(situation, situation.record)
+        _still_trains(situation, situation.record, cause)
+        or _not_an_interruption(situation, situation.record)
         or _not_ours_to_requeue(situation, situation.record)
         or _useless(situation, cause, policy)
     )
+
+
+def _still_trains(situation: Situation, record: JobRecord, cause: Hypothesis) -> _NoRetry:
+    """A slow attempt is left to train, and one whose numbers are wrong to its owner: a restart may well be no better.
+
+    Unless the platform itself names a node that makes it slow.
+    """
+    if situation.kind not in LOSES_TIME:
+        return None
+    if situation.kind is Interruption.STRAGGLER and set(cause.drain_nodes) & set(situation.attempt.record.nodes):
+        return None
+    told = next((e.text for e in cause.evidence if e.source is Source.PROGRESS), "") or cause.summary
+    if requeued(situation.attempt, record) or not record.running:
+        return Outcome.OVERRIDDEN, f"the attempt is no longer running; before: {told}"
+    return Outcome.OBSERVED, f"left running: {told}"
 
 
 def _not_ours_to_requeue(situation: Situation, record: JobRecord) -> _NoRetry:
@@ -268,6 +272,8 @@ def _not_an_interruption(situation: Situation, record: JobRecord) -> _NoRetry:
         return None
     if requeued(situation.attempt, record):
         return None  # judged by whose hand it was
+    if record.state is JobState.TIMEOUT and situation.kind is Interruption.HANG:
+        return None  # it hung until its time was up
     if record.state in ENDED - ENDED_BADLY:
         return Outcome.OVERRIDDEN, f"the job is {record.state}: that is not Relight's to undo"
     if record.state is JobState.UNKNOWN:

@@ -1,8 +1,6 @@
-"""When silence means a hang: a model of the job's own rhythm.
+"""When silence means a hang, and how far training has come.
 
-Block-buffered output is normal (ten steps a second printed nothing for five seconds: seen), and a network
-file system may show a change a minute late; so the limit comes from the arrival gaps of this very file, not
-from the step time alone.
+The limit of silence comes from the job's own rhythm (`rhythm`), which this module passes on to its users.
 """
 
 from collections.abc import Sequence
@@ -12,10 +10,49 @@ from statistics import median, quantiles
 
 from relight.domain.attempts import Attempt, Progress
 from relight.domain.base import Value
-from relight.domain.evidence import Detection, Evidence, Interruption, Source
+from relight.domain.evidence import Answer, Detection, Evidence, Interruption, Source
+from relight.domain.recurrence import is_due, is_forgotten, may_begin
+from relight.domain.rhythm import (
+    MIN_GAPS,
+    WARM_UP,
+    Phase,
+    PhaseGaps,
+    Rhythm,
+    Sign,
+    again,
+    hidden_steps,
+    p99,
+    with_arrival,
+    with_signs,
+)
 
-MIN_GAPS = 8
-"""Fewer gaps than this teach nothing about the file's rhythm."""
+__all__ = [
+    "CPU_FELL",
+    "FATAL_IN_FLIGHT",
+    "FATAL_STEPS",
+    "MIN_GAPS",
+    "CpuSample",
+    "HangPolicy",
+    "Phase",
+    "Rhythm",
+    "Sign",
+    "again",
+    "cpu_fell",
+    "cpu_rate",
+    "hang_detection",
+    "limit_after_fatal",
+    "passed",
+    "percentile",
+    "silence_limit",
+    "stride",
+    "with_arrival",
+    "with_signs",
+    "witness",
+]
+
+
+HABIT = 3
+"""What was seen so often is a habit."""
 
 
 class HangPolicy(Value):
@@ -26,47 +63,83 @@ class HangPolicy(Value):
     steps: float = 5.0
     """Times the job's own step time."""
     gaps: float = 3.0
-    """Times the 99th percentile of the file's own arrival gaps."""
+    """Times the 99th percentile of the file's own arrival gaps; of a phase's gaps, times the longest."""
+    phase: timedelta = timedelta(minutes=2)
+    """Never sooner than this within an announced phase: how long a checkpoint takes is up to a shared file system."""
     unlearned: timedelta = timedelta(minutes=10)
-    """The limit until enough gaps are known."""
+    """The limit until enough gaps are known, and for what may be a first checkpoint or evaluation."""
     startup: timedelta = timedelta(minutes=30)
-    """The limit before the first step line: loading, compiling, first collectives."""
+    """The limit before the first step line: loading, compiling, first collectives; also after the last step."""
 
 
-class Rhythm(Value):
-    """What is known of how a job's step lines arrive."""
+FATAL_LINE = HangPolicy(floor=timedelta(seconds=20), steps=2.5, gaps=1.5, phase=timedelta(minutes=1))
+"""The patience with a job that has printed that it is lost.
 
-    gaps: tuple[float, ...] = ()
-    """Seconds between arrivals of step lines, the newest last, at most `MAX_GAPS`."""
-    step_seconds: float | None = None
-    """Median seconds a step, as printed or as counted from arrivals."""
+A caught exception prints the same line, so its next step must be overdue by the job's own rhythm all the same. What is
+not known yet gets no less time than ever, and neither does a start-up, where the line may be of an attempt before.
+"""
+FATAL_IN_FLIGHT = timedelta(seconds=5)
+"""A step line so soon after a fatal one may be of a step that was done before it."""
+FATAL_STEPS = 3
+"""So many step lines that become visible together, behind the fatal one, are training that goes on."""
 
 
-MAX_GAPS = 200
-
-
-def with_arrival(rhythm: Rhythm, gap: float, steps: int, printed: float | None) -> Rhythm:
-    """The rhythm after an arrival `gap` seconds after the last, which brought `steps` steps."""
-    gaps = (*rhythm.gaps, gap)[-MAX_GAPS:]
-    counted = gap / steps if steps > 0 else None
-    newest = printed if printed is not None else counted
-    old = rhythm.step_seconds
-    step_seconds = newest if old is None or newest is None else old + (newest - old) * 0.2
-    return Rhythm(gaps=gaps, step_seconds=step_seconds if step_seconds is not None else old)
+def limit_after_fatal(rhythm: Rhythm, policy: HangPolicy, *, stepped: bool) -> timedelta:
+    """How long an attempt may be silent after a line that says that it is lost: never longer than without it."""
+    limit = silence_limit(rhythm, policy, stepped=stepped)
+    return min(limit, silence_limit(rhythm, FATAL_LINE, stepped=True)) if stepped else limit
 
 
 def silence_limit(rhythm: Rhythm, policy: HangPolicy, *, stepped: bool) -> timedelta:
-    """How long this job may be silent before it counts as hanging.
+    """How long this job may be silent, from its last sign of life on, before it counts as hanging.
 
-    `max(floor, steps x step time, gaps x p99 of the file's gaps)` once the rhythm is known.
+    `max(floor, steps x step time, gaps x p99 of the file's gaps)` once the rhythm is known; longer within a phase that
+    takes longer, and after a step at which a long gap is due or may come for the first time.
     """
+    # Until ordinary gaps are known, the first ones of buffered output tell how long a buffer takes to fill.
+    gap = p99(rhythm) if rhythm.known else rhythm.phases.get(Phase.STARTUP, PhaseGaps(0, 0.0)).longest
+    by_gap = timedelta(seconds=policy.gaps * gap)
     if not stepped:
-        return policy.startup
-    if len(rhythm.gaps) < MIN_GAPS:
-        return policy.unlearned
-    by_step = policy.steps * (rhythm.step_seconds or 0.0)
-    by_gap = policy.gaps * percentile(rhythm.gaps, 99)
-    return max(policy.floor, timedelta(seconds=by_step), timedelta(seconds=by_gap))
+        return policy.startup + by_gap
+    if rhythm.opened is Phase.END:
+        return timedelta.max
+    limit = max(policy.floor, timedelta(seconds=policy.steps * (rhythm.step_seconds or 0.0)), by_gap)
+    if not rhythm.known or rhythm.arrivals < WARM_UP:
+        limit = max(limit, policy.unlearned)
+    if rhythm.opened:
+        limit = max(limit, _phase_limit(rhythm, rhythm.opened, policy))
+    return max(limit, _long_limit(rhythm, policy, by_gap))
+
+
+def _phase_limit(rhythm: Rhythm, phase: Phase, policy: HangPolicy) -> timedelta:
+    seen, longest = rhythm.phases.get(phase, PhaseGaps(0, 0.0))
+    limit = max(policy.phase, timedelta(seconds=policy.gaps * longest))
+    if phase in (Phase.STARTUP, Phase.COMPILE):
+        return max(limit, policy.startup)
+    return limit if seen >= HABIT else max(limit, policy.unlearned)
+
+
+def _long_limit(rhythm: Rhythm, policy: HangPolicy, by_gap: timedelta) -> timedelta:
+    """The patience for long gaps that no line announces; zero when none is to be expected.
+
+    Of what was never seen not even the length is known: what a buffer holds back (`by_gap`) comes on top.
+    """
+    limit = timedelta(0)
+    step, since, reach = rhythm.step, rhythm.since, hidden_steps(rhythm)
+    if step is not None and since is not None:
+        if rhythm.total is not None and step + reach >= rhythm.total:
+            return policy.startup + by_gap
+        if may_begin(since, step, reach):
+            limit = policy.unlearned + by_gap
+    for kind in rhythm.long:
+        if step is not None and since is not None and is_forgotten(kind, since, step, reach):
+            continue
+        if step is not None and is_due(kind, step, reach):
+            limit = max(limit, timedelta(seconds=policy.gaps * kind.longest))
+        # What comes at any step counts twice; what came only once must not make the model blind.
+        stray = timedelta(seconds=2 * kind.irregular)
+        limit = max(limit, min(stray, policy.unlearned) if len(kind.gaps) == 1 else stray)
+    return limit
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
@@ -112,6 +185,18 @@ def cpu_fell(baseline: float | None, recent: float | None) -> bool | None:
     return recent < IDLE_SHARE * baseline
 
 
+def witness(detection: Detection) -> Answer:
+    """Whether something beside the silence of the log shows the hang.
+
+    A line that says that the attempt is lost is one once training has begun; before, it may be of an earlier attempt.
+    """
+    begun = not detection.id.endswith("/hang/start")
+    told = any(
+        e.signature == CPU_FELL or (begun and e.source is Source.JOB_LOG and e.signature) for e in detection.evidence
+    )
+    return Answer.YES if told else Answer.UNKNOWN
+
+
 class CpuSample(Value):
     """CPU time that all tasks of a job had used at a time."""
 
@@ -135,14 +220,28 @@ def hang_detection(
     baseline: float | None,
     recent: float | None,
     now: datetime,
+    fatal: Evidence | None = None,
 ) -> Detection:
-    """The finding that an attempt has been silent for too long, with the second witness where there is one."""
+    """The finding that an attempt has been silent for too long, with its other witnesses.
+
+    Args:
+        attempt: which.
+        last_step: its newest step.
+        silent: for how long.
+        limit: how long it may.
+        baseline: its ordinary CPU seconds a second.
+        recent: the same since it fell silent.
+        now: when this is found.
+        fatal: the line in its output that says that it is lost.
+    """
     where = f"since step {last_step}" if last_step is not None else "since it started"
     text = f"no step for {silent.total_seconds():.0f} s {where} (limit {limit.total_seconds():.0f} s)"
     evidence = [Evidence(source=Source.PROGRESS, text=text, at=now)]
     if cpu_fell(baseline, recent):
         text = f"CPU use of all tasks fell from {baseline:.2f} to {recent:.2f} CPU seconds a second"
         evidence.append(Evidence(source=Source.SLURMCTLD, text=text, signature=CPU_FELL, at=now))
+    if fatal:
+        evidence.append(fatal)
     return Detection(
         id=f"{attempt.key}/hang/{last_step if last_step is not None else 'start'}",
         attempt=attempt.key,

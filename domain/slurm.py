@@ -200,6 +200,16 @@ class JobRecord(Value):
         return str(self.job_id)
 
 
+class StepRecord(Value):
+    """One job step that runs."""
+
+    step_id: str
+    """As Slurm's commands print it: `7.0`, `7.batch`, `7.extern`, `6_2.0` for an array task."""
+    nodes: tuple[str, ...] = ()
+    task_count: int = 0
+    start_time: datetime | None = None
+
+
 class NodeState(StrEnum):
     """The base state of a node."""
 
@@ -342,6 +352,7 @@ class AccountingRow(Value):
     start_time: datetime | None = None
     end_time: datetime | None = None
     nodes: tuple[str, ...] = ()
+    """Perhaps not all of them: those that completed first were missing once (seen on 22.05)."""
 
 
 class SlurmFacts(Value):

@@ -1,13 +1,16 @@
-"""What a read of all jobs means for the attempts that were running: pure comparison, no I/O."""
+"""What a read of all jobs means for the attempts that were running: pure comparison, no I/O.
 
-from collections.abc import Iterable, Mapping
+No clock of ours is compared with Slurm's: the two may differ, and either may be set forward or back between two looks.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
 from relight.domain.attempts import Attempt, AttemptKey
-from relight.domain.evidence import Detection, Evidence, Interruption, Source
-from relight.domain.policy import Hand
-from relight.domain.slurm import ENDED_BADLY, AccountingRow, JobFlag, JobRecord, JobState, NodeRecord
+from relight.domain.endings import node_evidence
+from relight.domain.evidence import Detection, Interruption
+from relight.domain.slurm import ENDED, ENDED_BADLY, AccountingRow, JobFlag, JobRecord, JobState, NodeRecord
 
 
 class Ended(NamedTuple):
@@ -22,6 +25,13 @@ class Comparison(NamedTuple):
 
     started: tuple[JobRecord, ...]
     ended: tuple[Ended, ...]
+
+
+class Execution(NamedTuple):
+    """Names one execution of a job within a cluster."""
+
+    job_id: int
+    submit_time: datetime
 
 
 def alive(key: AttemptKey, record: JobRecord) -> bool:
@@ -47,16 +57,94 @@ def compare(running: Mapping[AttemptKey, Attempt], jobs: Iterable[JobRecord], cl
     return Comparison(started, ended)
 
 
-def flashes(jobs: Iterable[JobRecord], since: datetime) -> tuple[JobRecord, ...]:
-    """Records of executions that may have begun and failed between two looks: bad ends not before `since`.
+def executions(jobs: Iterable[JobRecord]) -> frozenset[Execution]:
+    """The executions that these records show."""
+    return frozenset(Execution(job.job_id, job.submit_time) for job in jobs)
 
-    Slurm tells times in whole seconds, so the second of `since` itself still counts.
+
+def over(jobs: Iterable[JobRecord]) -> frozenset[Execution]:
+    """The executions that a read shows at their end."""
+    return executions(job for job in jobs if job.state in ENDED and not job.completing)
+
+
+def newest(jobs: Iterable[JobRecord]) -> datetime | None:
+    """The newest time of Slurm's own clock in a read, in whole seconds; None where it shows no job.
+
+    StartTime and the EndTime of an open record may be forecasts, so they do not count.
     """
-    limit = since.replace(microsecond=0)
+    times = [at for job in jobs for at in (job.submit_time, job.end_time if job.state in ENDED else None) if at]
+    return max(times, default=None)
+
+
+def flashes(
+    jobs: Iterable[JobRecord], seen: Collection[Execution], since: datetime | None = None
+) -> tuple[JobRecord, ...]:
+    """Records of executions that may have begun and failed between two looks.
+
+    Args:
+        jobs: this read.
+        seen: the executions that were over in the last one.
+        since: where the last read is not known in full (it was another process's), its newest time of Slurm's clock.
+    """
     return tuple(
         job
         for job in jobs
-        if job.state in ENDED_BADLY and not job.completing and job.nodes and job.end_time and job.end_time >= limit
+        if job.state in ENDED_BADLY
+        and not job.completing
+        and job.nodes
+        and job.end_time
+        and (job.job_id, job.submit_time) not in seen
+        and (since is None or job.end_time >= since)
+    )
+
+
+def missed(
+    base: JobRecord, rows: Sequence[AccountingRow], *, after: datetime | None, before: datetime | None
+) -> tuple[JobRecord, ...]:
+    """The executions of a job that ran and ended unseen, oldest first, each as its record would have shown it.
+
+    Args:
+        base: any record of the job; what is not the execution's own is taken from it.
+        rows: `sacct --duplicates` of the job.
+        after: only executions submitted later; None: all.
+        before: only executions submitted earlier; None: all. `base.restarts` is the count of the one at `before`, or
+            at `after` where there is no `before`.
+    """
+    ran = sorted(
+        (row for row in rows if row.submit_time and row.start_time and row.end_time),
+        key=lambda row: row.submit_time or base.submit_time,
+    )
+    between = [
+        row
+        for row in ran
+        if row.submit_time
+        and (after is None or row.submit_time > after)
+        and (before is None or row.submit_time < before)
+    ]
+    first = base.restarts + 1
+    if before is not None:
+        # Older rows than there were restarts are another job's, which had the same id.
+        between = between[max(0, len(between) - base.restarts) :]
+        first = base.restarts - len(between)
+    return tuple(_as_record(base, row, first + number) for number, row in enumerate(between))
+
+
+def _as_record(base: JobRecord, row: AccountingRow, restarts: int) -> JobRecord:
+    return base.model_copy(
+        update={
+            "state": row.state,
+            "flags": frozenset(),
+            "reason": "",
+            "exit_code": row.exit_code,
+            "exit_signal": row.exit_signal,
+            "restarts": restarts,
+            "submit_time": row.submit_time,
+            "eligible_time": None,
+            "start_time": row.start_time,
+            "end_time": row.end_time,
+            "nodes": row.nodes,
+            "batch_host": row.nodes[0] if row.nodes else "",
+        }
     )
 
 
@@ -64,35 +152,6 @@ def lost_nodes(attempt: Attempt, nodes: Iterable[NodeRecord]) -> tuple[NodeRecor
     """The attempt's nodes that slurmctld calls down or not responding."""
     mine = set(attempt.record.nodes)
     return tuple(node for node in nodes if node.name in mine and node.lost)
-
-
-def ending(
-    ended: Ended,
-    hand: Hand,
-    lost: Iterable[NodeRecord],
-    now: datetime,
-) -> Detection | None:
-    """The interruption that an ended attempt is, or None when it ended in a way that is nobody's fault.
-
-    A requeue by the user or another tool, preemption, cancellation, a time limit and success are not
-    interruptions.
-    """
-    attempt, record = ended
-    gone = tuple(lost)
-    if hand in {Hand.RELIGHT, Hand.UNKNOWN} or record is None:
-        return None
-    if hand is not Hand.SLURM and record.state not in ENDED_BADLY:
-        return None
-    by_node = hand is Hand.SLURM or record.state is JobState.NODE_FAIL
-    kind = Interruption.NODE_LOST if by_node else Interruption.CRASH
-    return Detection(
-        id=f"{attempt.key}/ended",
-        attempt=attempt.key,
-        kind=kind,
-        detected_at=now,
-        occurred_at=record.end_time,
-        evidence=(_state_evidence(record, now), *(_node_evidence(node, now) for node in gone[:8])),
-    )
 
 
 def node_down(attempt: Attempt, node: NodeRecord, now: datetime) -> Detection:
@@ -103,32 +162,5 @@ def node_down(attempt: Attempt, node: NodeRecord, now: datetime) -> Detection:
         kind=Interruption.NODE_LOST,
         detected_at=now,
         occurred_at=node.reason_time,
-        evidence=(_node_evidence(node, now),),
-    )
-
-
-def _state_evidence(record: JobRecord, now: datetime) -> Evidence:
-    ended = f"{record.state} (exit code {record.exit_code}:{record.exit_signal}, restarts {record.restarts})"
-    return Evidence(source=Source.SLURMCTLD, text=f"job {record.display_id} is {ended}", at=now)
-
-
-def _node_evidence(node: NodeRecord, now: datetime) -> Evidence:
-    state = "+".join([str(node.state), *sorted(node.flags)])
-    text = f"node {node.name} is {state}: {node.reason or 'no reason given'}"
-    return Evidence(source=Source.SLURMCTLD, text=text[:600], node=node.name, at=node.reason_time or now)
-
-
-def purged(attempt: Attempt, execution: AccountingRow, now: datetime) -> Detection | None:
-    """The interruption that accounting shows for an attempt which slurmctld has forgotten, or None."""
-    if execution.state not in ENDED_BADLY:
-        return None
-    kind = Interruption.NODE_LOST if execution.state is JobState.NODE_FAIL else Interruption.CRASH
-    text = f"job {execution.job_id} ended as {execution.state} (exit code {execution.exit_code})"
-    return Detection(
-        id=f"{attempt.key}/ended",
-        attempt=attempt.key,
-        kind=kind,
-        detected_at=now,
-        occurred_at=execution.end_time,
-        evidence=(Evidence(source=Source.ACCOUNTING, text=text, at=execution.end_time),),
+        evidence=(node_evidence(node, now),),
     )

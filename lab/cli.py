@@ -13,8 +13,11 @@ from pathlib import Path
 import click
 from pydantic import BaseModel, ValidationError
 
+from relight.config.settings import Way
+from relight.console.output import screen
 from relight.lab import bench as measures
-from relight.lab import faults, packages
+from relight.lab import bench_slurm, faults, packages
+from relight.lab.cli_roots import root
 from relight.lab.cluster import Cluster, ClusterError, NodeNotFoundError
 from relight.lab.demo import DemoFailedError, run_demo
 from relight.lab.job import Engine, JobSpec, render
@@ -26,6 +29,7 @@ from relight.lab.stack import StackError
 from relight.lab.state import ClusterNotFoundError
 from relight.lab.temporal import TemporalError
 from relight.lab.users import current_user
+from relight.lab.ways import WAYS
 
 FAILED, USAGE, NOT_FOUND = 1, 2, 4
 
@@ -38,6 +42,9 @@ OUTPUT = click.option("-o", "--output", type=click.Choice(["text", "json"]), def
 @click.group()
 def lab() -> None:
     """A real Slurm cluster, a training job and a fault injector on this machine."""
+
+
+lab.add_command(root)
 
 
 @lab.group()
@@ -177,11 +184,19 @@ def inject(folder: Path, job_id: int, fault: str, output: str) -> None:
 @click.option("--exit", "leave", is_flag=True, help="End as soon as the incident has closed, for scripts.")
 @click.option("--engine", type=ENGINES, default=Engine.AUTO.value, show_default=True)
 @click.option("--simulated", is_flag=True, help="Where there is no Slurm: simulate the cluster and the training job.")
-def demo(fault: str, engine: str, *, leave: bool, simulated: bool) -> None:
+@click.option(
+    "--slurm",
+    "way",
+    type=click.Choice([way.value for way in WAYS]),
+    default=Way.COMMANDS.value,
+    show_default=True,
+    help="How Slurm is reached.",
+)
+def demo(fault: str, engine: str, way: str, *, leave: bool, simulated: bool) -> None:
     """Break a real training job on a real Slurm cluster, and watch Relight recover it."""
     with _told_errors():
         try:
-            run_demo(fault, leave=leave, engine=Engine(engine), simulate=simulated)
+            run_demo(fault, leave=leave, engine=Engine(engine), simulate=simulated, way=Way(way))
         except KeyboardInterrupt:
             click.echo("interrupted; everything is cleaned up", err=True)
             sys.exit(130)
@@ -204,6 +219,35 @@ def recovery(*, trials: int, profile: str, names: tuple[str, ...], as_json: bool
         packages.ensure(wanted is Profile.PRODUCTION, wanted is Profile.PRODUCTION, _say_aside)
         result = measures.recovery(trials, wanted, names or tuple(SCENARIOS), _say_aside)
         click.echo(json.dumps(result, indent=None if as_json else 2))
+
+
+def _ways(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[Way, ...]:
+    """Read `commands,ssh`: the order as given, each once."""
+    words = dict.fromkeys(word.strip() for word in value.split(","))
+    known = [way.value for way in WAYS]
+    if wrong := [word for word in words if word not in known]:
+        raise click.BadParameter(f"{', '.join(map(repr, wrong))}: no such way; there are {', '.join(known)}")
+    return tuple(map(Way, words))
+
+
+@bench.command("slurm")
+@click.option("--ways", default=",".join(WAYS), show_default=True, callback=_ways, help="Separated by commas.")
+@click.option("--jobs", type=click.IntRange(1, bench_slurm.MOST_JOBS), default=1000, show_default=True)
+@click.option("--nodes", type=click.IntRange(1, bench_slurm.MOST_NODES), default=1000, show_default=True)
+@click.option("--repeat", type=click.IntRange(1), default=30, show_default=True, help="Counted rounds per way.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def slurm_ways(*, ways: tuple[Way, ...], jobs: int, nodes: int, repeat: int, as_json: bool) -> None:
+    """Time of reading all jobs and nodes, and of one change, through each way to Slurm."""
+    with _told_errors():
+        packages.ensure(accounting=False, production=False, say=_say_aside)
+        load = bench_slurm.Load(jobs=jobs, nodes=nodes, repeat=repeat)
+        result = bench_slurm.measure(ways, load, _say_aside)
+        if as_json:
+            click.echo(json.dumps(result))
+        else:
+            screen().print(bench_slurm.report(result))
+        if not bench_slurm.measured(result):
+            sys.exit(FAILED)
 
 
 def _say_aside(text: str) -> None:

@@ -19,25 +19,17 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict
 
-from relight.lab import database, folders, machine, packages, ports, slurm_conf, state
+from relight.lab import folders, machine, packages, ports, slurm_conf, state
 from relight.lab.commands import command_environment, run_as
+from relight.lab.daemons import CONTROLLER, CONTROLLERS, LAST_FIRST, START_TIMEOUT_S, Daemons
 from relight.lab.errors import ClusterError, NodeNotFoundError, SlurmCommandError
-from relight.lab.node_processes import NODE_MARK, on_node
-from relight.lab.processes import (
-    MARK,
-    Process,
-    descendants,
-    kill_all,
-    marked,
-    spawn,
-    wait_until,
-)
+from relight.lab.node_processes import NODE_MARK, in_our_root, on_node
+from relight.lab.processes import Process, descendants, kill_all, marked, wait_until
 from relight.lab.runtime import OURS, Runtime, make_mount_points, runtime_for_others
 from relight.lab.slurm_conf import Plan
 from relight.lab.spec import ClusterSpec, Profile
@@ -56,7 +48,6 @@ __all__ = [
 ]
 
 COMMAND_TIMEOUT_S = 60
-START_TIMEOUT_S = 60
 
 # $0 is the node, the rest are pairs of what to mount where (see `runtime`).
 # bash is PID 1 of the namespace and reaps what slurmd leaves behind. A shell's background jobs ignore SIGINT and
@@ -90,6 +81,7 @@ class Cluster:
         """Describe a cluster; nothing happens until `start`."""
         self.spec = spec
         self.folder = spec.folder
+        self._daemons = Daemons(spec, self.run, self.environment)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -168,12 +160,14 @@ class Cluster:
         # Nodes first, and at once: their tasks go with them. Then each daemon before the one it writes to.
         for name in self.spec.node_names:
             self._end_node(name, known.pop(name, None))
-        for name in ("slurmctld", "slurmdbd", "mariadbd", "munged"):
+        for name in LAST_FIRST:
             if process := known.get(name):
+                process.signal(signal.SIGCONT)
                 process.end()
         # What was started in the moment before it could be noted.
         for process in list(marked(self.folder)):
-            process.kill()
+            if in_our_root(process.pid):
+                process.kill()
         if (self.folder / state.FILE).exists():
             state.write(state.read(self.folder).model_copy(update={"processes": {}}))
 
@@ -192,8 +186,8 @@ class Cluster:
 
     def node_states(self) -> dict[str, str] | None:
         """Return each node's state in Slurm's long words, or None when slurmctld does not answer."""
-        known = state.read(self.folder).processes.get("slurmctld")
-        if known is None or not known.alive:
+        controllers = [self._daemons.known(name) for name in CONTROLLERS]
+        if not any(known and known.alive for known in controllers):
             return None
         done = self.run("sinfo", "-h", "-N", "-o", "%N %T", check=False)
         if done.returncode != 0:
@@ -227,6 +221,32 @@ class Cluster:
     def thaw_node(self, node: str) -> None:
         """Undo `freeze_node`."""
         self._signal_slurmd(node, signal.SIGCONT)
+
+    # Daemons
+
+    def kill_controller(self) -> None:
+        """End slurmctld as a crash does. Where there is a backup, it takes over after `SlurmctldTimeout`."""
+        self._daemons.kill(CONTROLLER)
+
+    def start_controller(self) -> None:
+        """Start slurmctld again, and return when it answers; a backup in charge hands over to it."""
+        self._daemons.start_controller(CONTROLLER)
+
+    def freeze_controller(self) -> None:
+        """Make slurmctld answer no more: connections are still taken, by the kernel."""
+        self._daemons.signal(CONTROLLER, signal.SIGSTOP)
+
+    def thaw_controller(self) -> None:
+        """Undo `freeze_controller`."""
+        self._daemons.signal(CONTROLLER, signal.SIGCONT)
+
+    def kill_munge(self) -> None:
+        """End munged: no command, and no daemon, can say who it is."""
+        self._daemons.kill("munged")
+
+    def start_munge(self) -> None:
+        """Start munged again, and return when it answers."""
+        self._daemons.start_munged()
 
     # Commands
 
@@ -270,6 +290,8 @@ class Cluster:
             raise ClusterError(f"a cluster is running in {self.folder}; stop it first")
         if self.spec.profile is Profile.PRODUCTION and os.geteuid() != 0:
             raise ClusterError("the production profile has separate users and needs root")
+        if self.spec.backup and os.geteuid() != 0:
+            raise ClusterError("two controllers have host names of their own, which needs root")
 
     def _start(self, port: int) -> None:
         known = State(
@@ -284,14 +306,13 @@ class Cluster:
         make_mount_points(self.runtime)
         self._make_users()
         folders.write_configuration(self._plan(known))
-        self._start_munged()
+        self._daemons.start_munged()
         if self.spec.with_accounting:
-            self._start_accounting()
-        self._spawn("slurmctld", ["slurmctld", "-D", "-f", str(self.slurm_conf)])
-        self._wait_for("slurmctld", lambda: self.run("scontrol", "ping", check=False).returncode == 0)
+            self._daemons.start_accounting()
+        self._daemons.start_controllers()
         for node in self.spec.node_names:
             self._spawn_node(node)
-        self._wait_for("all nodes", self._all_idle)
+        self._daemons.wait_for("all nodes", self._all_idle)
 
     def _plan(self, known: State) -> Plan:
         production = self.spec.profile is Profile.PRODUCTION
@@ -315,46 +336,12 @@ class Cluster:
             folder.mkdir(exist_ok=True)
             shutil.chown(folder, name, pwd.getpwnam(name).pw_gid)
 
-    def _start_munged(self) -> None:
-        run, log = self.folder / "run", self.folder / "log"
-        command = ["munged", "--foreground", "--force", f"--key-file={self.folder}/etc/munge.key"]
-        command += [f"--socket={run}/munge.socket", f"--pid-file={run}/munged.pid", f"--seed-file={run}/munge.seed"]
-        self._spawn("munged", [*command, f"--log-file={log}/munged.log", "--num-threads=4"])
-        probe = ("munge", "-S", f"{run}/munge.socket", "-n")
-        self._wait_for("munged", lambda: self.run(*probe, check=False).returncode == 0)
-
-    def _start_accounting(self) -> None:
-        production = self.spec.profile is Profile.PRODUCTION
-        store = database.Database(self.folder, "slurm" if production else current_user())
-        self.run(*store.install_command())
-        self._spawn("mariadbd", store.server_command())
-        self._wait_for("mariadbd", lambda: self.run(*store.ping_command(), check=False).returncode == 0)
-        self.run(*store.create_command())
-        self._spawn("slurmdbd", ["slurmdbd", "-D"], {"MYSQL_UNIX_PORT": str(store.socket)})
-        self._wait_for("slurmdbd", lambda: self.run("sacctmgr", "-n", "show", "cluster", check=False).returncode == 0)
-        self._register(self.folder / "etc/accounts.cfg" if production else None)
-
-    def _register(self, accounts: Path | None) -> None:
-        if accounts:
-            accounts.write_text(database.accounts(USERS))
-        command = database.register_command(accounts)
-        done = self.run(*command, check=False)
-        # A cluster that is started again is registered already.
-        if done.returncode != 0 and not re.search("Nothing new added|already exists", done.stdout + done.stderr):
-            raise SlurmCommandError(command, done.returncode, done.stderr or done.stdout)
-
-    def _spawn(self, name: str, command: list[str], more: Mapping[str, str] | None = None) -> Process:
-        environment = self.environment() | {MARK: str(self.folder)} | dict(more or {})
-        process = spawn(command, self.folder / f"log/{name}.out", environment)
-        state.remember(self.folder, name, process)
-        return process
-
     def _spawn_node(self, node: str) -> None:
         isolated = state.read(self.folder).pid_namespaces
         prefix = machine.namespace_command() if isolated else []
         # Never outside a node's own mount namespace: such a mount would outlive the cluster.
         mounts = [str(path) for pair in self.runtime.mounts for path in pair] if isolated else []
-        self._spawn(node, [*prefix, "bash", "-c", NODE_INIT, node, *mounts], {NODE_MARK: node})
+        self._daemons.spawn(node, [*prefix, "bash", "-c", NODE_INIT, node, *mounts], {NODE_MARK: node})
 
     def _end_node(self, node: str, process: Process | None) -> None:
         """Kill all of a node: by its PID 1 where it has one (the kernel then kills the rest), else one by one."""
@@ -378,23 +365,8 @@ class Cluster:
         return (self.node_states() or {}).get(node, "unknown")
 
     def _all_idle(self) -> bool:
-        return list((self.node_states() or {}).values()) == ["idle"] * self.spec.nodes
-
-    def _wait_for(self, name: str, ready: Callable[[], bool]) -> None:
-        """Wait until `ready`; a daemon that has ended meanwhile is told at once, with the end of its log."""
-
-        def done() -> bool:
-            process = state.read(self.folder).processes.get(name)
-            if process and not process.alive:
-                raise ClusterError(f"{name} ended while starting:\n{self._log_tail(name)}")
-            return ready()
-
-        wait_until(done, START_TIMEOUT_S, f"{name} to be ready; logs are in {self.folder}/log")
-
-    def _log_tail(self, name: str) -> str:
-        files = [self.folder / f"log/{name}.log", self.folder / f"log/{name}.out"]
-        lines = [line for file in files if file.exists() for line in file.read_text(errors="replace").splitlines()[-8:]]
-        return "\n".join(lines)
+        states = self.node_states() or {}
+        return all(states.get(node) == "idle" for node in self.spec.node_names)
 
 
 def _command_name(pid: int) -> str:

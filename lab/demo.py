@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 import click
 
+from relight.config.settings import Way
 from relight.domain.incidents import Incident
 from relight.domain.ledger import Row, RowKind
 from relight.domain.plan import Plan
@@ -39,7 +40,7 @@ class DemoFailedError(Exception):
     """The demo did not end as it must; the message says what is wrong."""
 
 
-def run_demo(fault: str, *, leave: bool, engine: Engine, simulate: bool = False) -> None:
+def run_demo(fault: str, *, leave: bool, engine: Engine, simulate: bool = False, way: Way = Way.COMMANDS) -> None:
     """Play one fault; raise `DemoFailedError` when the outcome is not the right one.
 
     With `simulate`, Slurm and the training job are simulated; what Relight does about them is not.
@@ -48,11 +49,11 @@ def run_demo(fault: str, *, leave: bool, engine: Engine, simulate: bool = False)
     if simulate:
         _label.set(simulated.LABEL)
     else:
-        _ensure_slurm(fault)
+        _ensure_slurm(fault, way)
     folder = Path(tempfile.mkdtemp(prefix="relight-demo-"))
     # Others' Python must reach the run folder through it; the parts below have modes of their own.
     folder.chmod(0o755)
-    stack = SimulatedStack(folder) if simulate else Stack(StackSpec(folder=folder))
+    stack = SimulatedStack(folder) if simulate else Stack(StackSpec(folder=folder, way=way))
     with _cleaned_up(stack):
         began = time.monotonic()
         _title(f"{simulated.TITLE if simulate else 'Relight demo'}: {fault}")
@@ -64,10 +65,10 @@ def run_demo(fault: str, *, leave: bool, engine: Engine, simulate: bool = False)
             _wait_for_the_end(stack)
 
 
-def _ensure_slurm(fault: str) -> None:
+def _ensure_slurm(fault: str, way: Way) -> None:
     """Install Slurm where it is missing; where that is impossible, name the demo that needs none."""
     try:
-        packages.ensure(accounting=False, production=False, say=_say)
+        packages.ensure(accounting=False, production=False, say=_say, ssh=way is Way.SSH)
     except packages.SlurmNotInstallableError as error:
         instead = f'make demo FAULT={fault} ARGS="--simulated --exit"'
         raise packages.SlurmNotInstallableError(

@@ -2,6 +2,7 @@
 
 ClusterError            the cluster cannot do what was asked
 ├── NodeNotFoundError
+├── WayMissingError     this machine or this Slurm does not have that way to Slurm
 └── SlurmCommandError   a Slurm command failed
 state.ClusterNotFoundError, packages.SlurmNotInstallableError, ports.NoFreePortsError,
 processes.WaitTimeoutError, processes.DaemonStartError
@@ -14,6 +15,10 @@ class ClusterError(Exception):
 
 class NodeNotFoundError(ClusterError):
     """The cluster has no node of that name."""
+
+
+class WayMissingError(ClusterError):
+    """A way to reach Slurm cannot be had here; the message is the reason."""
 
 
 class SlurmCommandError(ClusterError):

@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 FILE = "faults.json"
 
@@ -27,6 +27,8 @@ class Deed(StrEnum):
     """Ends at once with exit code `code` and without a word."""
     HANG = "hang"
     """Computes for ever, inside a step."""
+    SLOW = "slow"
+    """Takes `times` as long for a step."""
 
 
 class FaultRule(BaseModel):
@@ -44,6 +46,8 @@ class FaultRule(BaseModel):
     """Message of the exception, where the deed raises one."""
     code: int = 1
     """Exit code, where the deed ends the process."""
+    times: float = Field(default=1.5, ge=1)
+    """How many times its usual step time, where the deed makes it slow."""
 
 
 RULES = TypeAdapter(tuple[FaultRule, ...])
@@ -56,6 +60,11 @@ def due(rules: Sequence[FaultRule], rank: int, step: int, attempt: int) -> Fault
         if mine and (rule.step is None or rule.step == step):
             return rule
     return None
+
+
+def slowness(rule: FaultRule | None) -> float:
+    """How many times its usual step time a rank takes that follows this rule."""
+    return rule.times if rule and rule.do is Deed.SLOW else 1.0
 
 
 class FaultFile:

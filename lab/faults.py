@@ -7,6 +7,8 @@ inject(cluster, job, hang(rank=2))           # one process stands still, the oth
 inject(cluster, job, gpu(rank=3, xid=48))    # a GPU fails: in the kernel's log and in the rank's
 inject(cluster, job, node())                 # the job's first node loses its power
 inject(cluster, job, bug(step=120))          # the user's code fails, at the same step in each attempt
+inject(cluster, job, slow(rank=3))           # one process takes half as long again for a step, the others wait for it
+inject(cluster, job, nan(rank=0))            # the loss becomes NaN, and the job runs on
 """
 
 import signal
@@ -189,6 +191,41 @@ class bug:  # noqa: N801
         return "bug" if self.step is None else f"bug:step={self.step},rank={self.rank}"
 
 
+@dataclass(frozen=True)
+class slow:  # noqa: N801
+    """One rank takes longer for each step of this attempt."""
+
+    rank: int
+    percent: int = 50
+    """How much longer."""
+
+    def inflict(self, scene: Scene) -> tuple[str | None, Rank | None]:
+        """Leave the rule for the rank to find."""
+        victim, times = scene.rank(self.rank), 1 + self.percent / 100
+        rule = FaultRule(rank=self.rank, do=Deed.SLOW, attempts=(scene.attempt,), times=times)
+        fault_rules.add(scene.run, rule)
+        return victim.node, victim
+
+    def __str__(self) -> str:
+        return f"slow:rank={self.rank},percent={self.percent}"
+
+
+@dataclass(frozen=True)
+class nan:  # noqa: N801
+    """The gradients of one rank become NaN, and with them the loss of all; the job runs on."""
+
+    rank: int
+
+    def inflict(self, scene: Scene) -> tuple[str | None, Rank | None]:
+        """Leave the rule for the rank to find."""
+        victim = scene.rank(self.rank)
+        fault_rules.add(scene.run, FaultRule(rank=self.rank, do=Deed.NAN, attempts=(scene.attempt,)))
+        return victim.node, victim
+
+    def __str__(self) -> str:
+        return f"nan:rank={self.rank}"
+
+
 def inject(cluster: Cluster, job_id: int, fault: Fault) -> Injection:
     """Inflict a fault on a running job and return what was done, where and when.
 
@@ -240,12 +277,14 @@ def kernel_lines(victim: Rank, xid: int, at: datetime) -> Iterator[str]:
         yield f"{head}: {number}, {text.format(pid=victim.process.pid)}\n"
 
 
-FAULTS: dict[str, type[crash] | type[hang] | type[gpu] | type[node] | type[bug]] = {
+FAULTS: dict[str, type[crash] | type[hang] | type[gpu] | type[node] | type[bug] | type[slow] | type[nan]] = {
     "crash": crash,
     "hang": hang,
     "gpu": gpu,
     "node": node,
     "bug": bug,
+    "slow": slow,
+    "nan": nan,
 }
 
 

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 from relight.lab import slurm_conf
+from relight.lab.daemons import CONTROLLERS
 from relight.lab.errors import ClusterError
 from relight.lab.machine import closed_parents
 from relight.lab.slurm_conf import Plan
@@ -38,6 +39,10 @@ def write_configuration(plan: Plan) -> None:
     """Write the configuration of every daemon, and munge's key unless there is one."""
     etc = plan.folder / "etc"
     (etc / "slurm.conf").write_text(slurm_conf.slurm_conf(plan))
+    if plan.spec.backup:
+        (etc / "hosts").write_text(slurm_conf.hosts(plan))
+        for name in CONTROLLERS:
+            (etc / f"slurm-{name}.conf").write_text(slurm_conf.controller_conf(plan, name))
     (etc / "gres.conf").write_text(slurm_conf.gres_conf(plan))
     if (text := slurm_conf.cgroup_conf(plan)) is not None:
         (etc / "cgroup.conf").write_text(text)

@@ -15,7 +15,19 @@ def on_node(folder: Path, node: str) -> list[Process]:
     return [process for pid in whole if (process := Process.of(pid))]
 
 
+def in_our_root(pid: int) -> bool:
+    """Whether a process sees the same `/` as we do: another Debian root can hold a cluster of the same path."""
+    try:
+        return Path(f"/proc/{pid}/root").samefile("/")
+    except OSError:
+        return False
+
+
 def _belongs(pid: int, folder: Path, node: str) -> bool:
+    return _looks_so(pid, folder, node) and in_our_root(pid)
+
+
+def _looks_so(pid: int, folder: Path, node: str) -> bool:
     entries = set(environ(pid))
     started_by_us = {f"{MARK}={folder}".encode(), f"{NODE_MARK}={node}".encode()}
     conf = f"SLURM_CONF={folder}/etc/slurm.conf".encode()

@@ -18,6 +18,7 @@ SYSTEM_FOLDERS = ("/usr/sbin", "/usr/bin", "/sbin", "/bin")
 CORE = {"slurmctld": "slurmctld", "slurmd": "slurmd", "slurm-client": "sbatch", "munge": "munged"}
 ACCOUNTING = {"slurmdbd": "slurmdbd", "slurm-wlm-mysql-plugin": "", "mariadb-server": "mariadbd"}
 PRODUCTION = {"sudo": "sudo"}
+SSH = {"openssh-server": "sshd", "openssh-client": "ssh-agent", "mount": "mount"}
 """Package name to a binary that shows it is there (empty: ask dpkg)."""
 
 POLICY = Path("/usr/sbin/policy-rc.d")
@@ -33,9 +34,9 @@ def find_program(name: str) -> str | None:
     return shutil.which(name, path=os.pathsep.join((os.environ.get("PATH", ""), *SYSTEM_FOLDERS)))
 
 
-def missing(accounting: bool, production: bool) -> list[str]:
+def missing(accounting: bool, production: bool, ssh: bool = False) -> list[str]:
     """Return the packages that a cluster of this kind lacks on this machine, in order of installation."""
-    wanted = CORE | (ACCOUNTING if accounting else {}) | (PRODUCTION if production else {})
+    wanted = CORE | (ACCOUNTING if accounting else {}) | (PRODUCTION if production else {}) | (SSH if ssh else {})
     return [package for package, binary in wanted.items() if not _present(package, binary)]
 
 
@@ -57,9 +58,9 @@ def install(packages: Sequence[str], say: Callable[[str], None]) -> None:
         _apt(root, ["install", "--yes", "--no-install-recommends", *packages], say)
 
 
-def ensure(accounting: bool, production: bool, say: Callable[[str], None]) -> None:
+def ensure(accounting: bool, production: bool, say: Callable[[str], None], ssh: bool = False) -> None:
     """Install whatever a cluster of this kind lacks."""
-    install(missing(accounting, production), say)
+    install(missing(accounting, production, ssh), say)
 
 
 def _present(package: str, binary: str) -> bool:
@@ -114,7 +115,10 @@ def _no_service_starts(root: list[str], say: Callable[[str], None]) -> Iterator[
         _disable(root, _enabled_units() - before, say)
 
 
-UNITS = ("slurmctld.service", "slurmd.service", "slurmdbd.service", "munge.service", "mariadb.service")
+UNITS = (
+    *("slurmctld.service", "slurmd.service", "slurmdbd.service", "munge.service", "mariadb.service"),
+    *("ssh.service", "ssh.socket"),
+)
 
 
 def _enabled_units() -> set[str]:
@@ -138,7 +142,7 @@ def _disable(root: list[str], units: set[str], say: Callable[[str], None]) -> No
 def main() -> None:
     """`python -m relight.lab.packages`: install all that the lab and the system tests need."""
     try:
-        ensure(accounting=True, production=True, say=print)
+        ensure(accounting=True, production=True, say=print, ssh=True)
     except SlurmNotInstallableError as error:
         sys.exit(f"Error: {error}")
 

@@ -55,8 +55,9 @@ SCENARIOS: dict[str, Scenario] = {
             told=f"rank {VICTIM}'s process is stopped (SIGSTOP); the others wait for it in their next collective",
             fault=lambda _step: faults.hang(rank=VICTIM),
             outcome=Outcome.RECOVERED,
-            # Long enough to know the job's rhythm and its ordinary CPU use: the second witness of a hang.
-            healthy_for=timedelta(seconds=30),
+            # Long enough to know the job's rhythm and its ordinary CPU use, the second witness of a hang; and not until
+            # a round step such as 150, after which a checkpoint might come that takes minutes for the first time.
+            healthy_for=timedelta(seconds=34),
             busy=0.2,
         ),
         Scenario(
@@ -71,6 +72,15 @@ SCENARIOS: dict[str, Scenario] = {
             # Far enough ahead that training has not passed it by the time the rule is written.
             fault=lambda step: faults.bug(step=step + 20),
             outcome=Outcome.STOPPED,
+        ),
+        Scenario(
+            name="straggler",
+            told=f"rank {VICTIM}'s process takes half as long again for each step; the others wait for it",
+            fault=lambda _step: faults.slow(rank=VICTIM),
+            # It still trains: Relight says so and changes nothing.
+            outcome=Outcome.OBSERVED,
+            # Long enough to know how long its steps take.
+            healthy_for=timedelta(seconds=20),
         ),
     )
 }

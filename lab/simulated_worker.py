@@ -12,7 +12,8 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,7 +24,7 @@ from relight.clients.memory import MemorySlurm
 from relight.config.settings import Settings, load
 from relight.domain.slurm import JobRecord, JobState
 from relight.lab import checkpoints, trainer
-from relight.lab.fault_rules import FaultFile, FaultRule, due
+from relight.lab.fault_rules import FaultFile, FaultRule, due, slowness
 from relight.lab.rendezvous import Place
 from relight.lab.users import current_user
 from relight.workers import controller
@@ -97,13 +98,16 @@ class Training:
         await asyncio.sleep(START_S)
         first = self._begin(folder, output)
         for step in range(first, int(steps) + 1):
-            await asyncio.sleep(seconds)
+            # The slowest rank makes the others wait.
+            rules = [due(faults.rules(), place.rank, step, place.attempt) for place in self.places]
+            took = seconds * max(map(slowness, rules))
+            await asyncio.sleep(took)
             await self._going.wait()
             if (code := self._end(faults.rules(), step, output)) is not None:
                 return code
             cpu_s = (step - first + 1) * seconds * busy * len(self.places)
             self._slurm.cpu[self.job.job_id] = timedelta(seconds=int(cpu_s))
-            output.step(step, 0.1 + math.exp(-step / 200), seconds)
+            output.step(step, 0.1 + math.exp(-step / 200), took)
             if step % int(every) == 0:
                 file = await asyncio.to_thread(checkpoints.save, folder, step, b"simulated\n", CHECKPOINT)
                 output.say(f"saved checkpoint step {step} ({file})")
@@ -226,8 +230,10 @@ async def work(settings: Settings, socket: Path, nodes: Sequence[str]) -> None:
     """Be the controller worker of a simulated cluster, until SIGTERM or SIGINT."""
     world = World(nodes)
 
-    def site(settings: Settings, ledger: SqlLedger) -> Site:
-        return replace(controller.build_site(settings, ledger), slurm=world.slurm, nodes=world.slurm)
+    @asynccontextmanager
+    async def site(settings: Settings, ledger: SqlLedger) -> AsyncIterator[Site]:
+        async with controller.open_site(settings, ledger) as real:
+            yield replace(real, slurm=world.slurm, nodes=world.slurm)
 
     async def ready() -> None:
         print(f"relight: watching cluster {settings.cluster}, a SIMULATED Slurm", file=sys.stderr, flush=True)

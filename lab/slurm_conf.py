@@ -4,12 +4,19 @@ Every daemon runs on one machine: loopback addresses, one port per slurmd, no cg
 (`config_overrides`), and a munged with a key and socket of its own.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from relight.lab.spec import ClusterSpec, Profile
 
 GPUS_PER_NODE = 8
+
+CONTROLLER_HOSTS = ("relight-ctl1", "relight-ctl2")
+CONTROLLER_ADDRESSES = ("127.0.0.1", "127.0.0.2")
+"""Of slurmctld and its backup: both listen on one port, so each has a host name and an address of its own."""
+
+DEFINED_PER_LINE = 250
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,8 @@ MinJobAge=600
 UnkillableStepTimeout=20
 """
 
+BACKUP_TAKES_OVER_AFTER_S = 3
+
 # Slurm's defaults, except SlurmdTimeout (300) and MessageTimeout (10): with 5 and 3 a dead node is DOWN after
 # 9 to 13 s (22.05), which keeps a test of it bearable. cred_expire stays at its default too, so a requeued job
 # is eligible 121 s later, as on a user's cluster.
@@ -78,6 +87,18 @@ PreemptMode=REQUEUE
 def slurm_conf(plan: Plan) -> str:
     """Return slurm.conf."""
     return _common(plan) + _profile(plan) + _accounting(plan) + _nodes(plan) + _partitions(plan)
+
+
+def controller_conf(plan: Plan, name: str) -> str:
+    """Return slurm.conf for that one of two controllers: a slurmctld ends the one whose pid file it finds."""
+    own = slurm_conf(plan).replace("run/slurmctld.pid", f"run/{name}.pid")
+    return own.replace("log/slurmctld.log", f"log/{name}.log")
+
+
+def hosts(plan: Plan) -> str:
+    """Return /etc/hosts as the controllers see it."""
+    lines = zip(CONTROLLER_ADDRESSES, CONTROLLER_HOSTS, strict=True)
+    return "".join(f"{address} {host}\n" for address, host in (("127.0.0.1", f"localhost {plan.host}"), *lines))
 
 
 def gres_conf(plan: Plan) -> str:
@@ -121,7 +142,7 @@ def _common(plan: Plan) -> str:
     cred_expire = ",cred_expire=5" if plan.spec.profile is Profile.FAST else ""
     return f"""\
 ClusterName=lab
-SlurmctldHost={plan.host}(127.0.0.1)
+{_controllers(plan)}
 SlurmctldPort={plan.port}
 SlurmUser={plan.slurm_user}
 SlurmdUser={plan.slurmd_user}
@@ -147,12 +168,26 @@ SchedulerType=sched/backfill
 SchedulerParameters=bf_interval=2,sched_interval=2,batch_sched_delay=0,sched_min_interval=0
 PriorityType=priority/basic
 ReturnToService=1
-SlurmctldTimeout=10
+SlurmctldTimeout={BACKUP_TAKES_OVER_AFTER_S if plan.spec.backup else 10}
 InactiveLimit=0
 JobRequeue=1
 GresTypes=gpu
 SlurmdParameters=config_overrides
-"""
+{_slurmctld_parameters(plan)}"""
+
+
+def _controllers(plan: Plan) -> str:
+    if not plan.spec.backup:
+        return f"SlurmctldHost={plan.host}(127.0.0.1)"
+    hosts = zip(CONTROLLER_HOSTS, CONTROLLER_ADDRESSES, strict=True)
+    lines = [f"SlurmctldHost={host}({address})" for host, address in hosts]
+    # Else both would bind the port on all addresses.
+    return "\n".join([*lines, "CommunicationParameters=NoCtldInAddrAny"])
+
+
+def _slurmctld_parameters(plan: Plan) -> str:
+    wanted = plan.spec.slurmctld_parameters
+    return f"SlurmctldParameters={','.join(wanted)}\n" if wanted else ""
 
 
 def _profile(plan: Plan) -> str:
@@ -185,24 +220,39 @@ AccountingStoreFlags=job_comment,job_script,job_env
 """
 
 
+HARDWARE = (
+    f"CPUs=16 Boards=1 SocketsPerBoard=1 CoresPerSocket=16 ThreadsPerCore=1 RealMemory=64000 Gres=gpu:{GPUS_PER_NODE}"
+)
+
+
 def _nodes(plan: Plan) -> str:
-    return "".join(
+    real = (
         f"NodeName=n{number} NodeHostname={plan.host} NodeAddr={node_address(number)} Port={plan.node_port(number)}"
-        " CPUs=16 Boards=1 SocketsPerBoard=1 CoresPerSocket=16 ThreadsPerCore=1 RealMemory=64000"
-        f" Gres=gpu:{GPUS_PER_NODE} State=UNKNOWN\n"
+        f" {HARDWARE} State=UNKNOWN\n"
         for number in range(1, plan.spec.nodes + 1)
     )
+    return "".join([*real, *_defined_nodes(plan.spec.defined_nodes)])
+
+
+def _defined_nodes(count: int) -> Iterator[str]:
+    # At addresses where nothing listens: a connection is refused at once.
+    for block, first in enumerate(range(1, count + 1, DEFINED_PER_LINE)):
+        last = min(first + DEFINED_PER_LINE - 1, count)
+        addresses = f"127.1.{block}.[1-{last - first + 1}]"
+        yield f"NodeName=d[{first}-{last}] NodeAddr={addresses} {HARDWARE} State=DOWN Reason=defined-only\n"
 
 
 def _partitions(plan: Plan) -> str:
     nodes = f"Nodes={_all_nodes(plan)} MaxTime=INFINITE State=UP"
+    defined = f"PartitionName=defined Nodes=d[1-{plan.spec.defined_nodes}]\n" if plan.spec.defined_nodes else ""
     if plan.spec.profile is Profile.FAST:
-        return f"PartitionName=main Default=YES {nodes}\n"
+        return f"PartitionName=main Default=YES {nodes}\n{defined}"
     # A job in main preempts one in the two others: PREEMPTED for good, or requeued.
     return (
         f"PartitionName=main Default=YES PriorityTier=10 PreemptMode=OFF {nodes}\n"
         f"PartitionName=scavenger PriorityTier=1 PreemptMode=CANCEL {nodes}\n"
         f"PartitionName=scavenger-requeue PriorityTier=1 PreemptMode=REQUEUE {nodes}\n"
+        f"{defined}"
     )
 
 

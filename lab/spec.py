@@ -31,6 +31,9 @@ class ClusterSpec(BaseModel):
     nodes: int = Field(default=4, ge=1, le=100)
     """Nodes n1..nN, each with 16 CPUs, 64000 MB and 8 GPUs (all of it pretended)."""
 
+    defined_nodes: int = Field(default=0, ge=0, le=5000)
+    """Further nodes d1..dN that slurm.conf defines and that nothing runs for: DOWN, in a partition `defined`."""
+
     profile: Profile = Profile.FAST
 
     accounting: bool | None = None
@@ -38,6 +41,12 @@ class ClusterSpec(BaseModel):
 
     epilog_s: float = Field(default=3.0, ge=0)
     """How long the epilog takes on each node (production only)."""
+
+    backup: bool = False
+    """Run a second slurmctld that takes over when the first one dies. Needs root."""
+
+    slurmctld_parameters: tuple[str, ...] = ()
+    """Entries of `SlurmctldParameters`, such as `rl_enable` or `enable_expedited_requeue`."""
 
     @field_validator("folder")
     @classmethod

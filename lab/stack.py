@@ -13,12 +13,16 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict
 
+from relight.config.settings import Way
 from relight.lab import temporal
 from relight.lab.cluster import Cluster
 from relight.lab.node_wrapper import CPU_TIME_AS, install_wrapper, remove_wrapper
 from relight.lab.processes import MARK, Process, marked, spawn, wait_until
 from relight.lab.runtime import as_user
 from relight.lab.spec import ClusterSpec, Profile
+from relight.lab.sshd import Sshd
+from relight.lab.way_pyslurm import pyslurm_python
+from relight.lab.way_ssh import start_gated
 
 WORKER_TIMEOUT_S = 60
 FILE = "worker.json"
@@ -40,6 +44,9 @@ class StackSpec(BaseModel):
     second_witness: bool = False
     """In production: whether the service may run sstat as SlurmUser, which a site has to allow. Without it a hang has
     no second witness, and a person must approve."""
+    way: Way = Way.COMMANDS
+    """How the worker reaches Slurm. By SSH it goes through the gate, reads logs over the same connection, and needs no
+    mount."""
     policy: Mapping[str, Any] = {}
     """Keys of the policy, over those of `LAB_POLICY`."""
 
@@ -61,6 +68,7 @@ class Stack:
         self.folder = spec.folder.absolute()
         self.cluster = Cluster(ClusterSpec(folder=self.folder / "slurm", nodes=spec.nodes, profile=spec.profile))
         self.temporal: temporal.TemporalServer | None = None
+        self.sshd: Sshd | None = None
 
     @property
     def config(self) -> Path:
@@ -78,10 +86,14 @@ class Stack:
         try:
             self.cluster.start()
             say(f"a real Slurm cluster ({self.cluster.status().slurm_version}): {self.spec.nodes} nodes, 8 GPUs each")
+            if self.spec.way is Way.SSH:
+                self.sshd = start_gated(self.cluster)
+                shutil.chown(self.sshd.key, self.sshd.user)
+                say(f"a real sshd at port {self.sshd.port}; its account may run relight-gate only")
             self.temporal = temporal.start(self.folder / "temporal")
             say(f"a real Temporal server, its web UI at {self.temporal.web_ui}")
             self.start_worker()
-            say("Relight's controller worker")
+            say(f"Relight's controller worker, which reaches Slurm by {self.spec.way}")
         except BaseException:
             self.stop()
             raise
@@ -156,15 +168,19 @@ class Stack:
             raise StackError("Temporal has not been started")
         self.data.mkdir(exist_ok=True)
         production = self.spec.profile is Profile.PRODUCTION
+        ssh = {"ssh": self.sshd.login} if self.sshd else {}
         return {
             "cluster": self.spec.cluster_name,
             "data": str(self.data),
             "temporal": {"address": self.temporal.address, "ui": self.temporal.web_ui},
             "slurm": {
+                "way": self.spec.way.value,
+                **ssh,
+                "pyslurm_python": pyslurm_python(),
                 "conf": str(self.cluster.slurm_conf),
                 "node_wrapper": list(install_wrapper(self.cluster)),
                 "cpu_time_as": list(CPU_TIME_AS) if production and self.spec.second_witness else [],
             },
-            "logs": {"kernel": str(self.cluster.folder / "nodes/{node}/kern.log")},
+            "logs": {"over_ssh": bool(ssh), "kernel": str(self.cluster.folder / "nodes/{node}/kern.log")},
             "policy": {**LAB_POLICY, **self.spec.policy},
         }

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from relight.lab import checkpoints, engines
 from relight.lab.engines import BATCH, Model
-from relight.lab.fault_rules import Deed, FaultFile, FaultRule, due
+from relight.lab.fault_rules import Deed, FaultFile, FaultRule, due, slowness
 from relight.lab.rendezvous import Place
 from relight.lab.xids import XIDS
 
@@ -41,10 +41,11 @@ def train(model: Model, place: Place, options: argparse.Namespace) -> None:
     first = resume(model, place, options.run, reporter) + 1
     for step in range(first, options.steps + 1):
         began = time.monotonic()
-        load_batch(model, due(faults.rules(), place.rank, step, place.attempt))
+        fault = due(faults.rules(), place.rank, step, place.attempt)
+        load_batch(model, fault)
         loss = model.step(step)
         compute_until(began + options.busy * options.step_time)
-        time.sleep(max(0.0, began + options.step_time - time.monotonic()))
+        time.sleep(max(0.0, began + slowness(fault) * options.step_time - time.monotonic()))
         reporter.step(step, loss, time.monotonic() - began)
         if step % options.checkpoint_every == 0 and place.rank == 0:
             file = checkpoints.save(checkpoint_folder(options.run), step, model.dump(), model.suffix)
@@ -120,7 +121,7 @@ class Reporter:
 
 def load_batch(model: Model, fault: FaultRule | None) -> None:
     """Prepare a step's data; a fault that is due happens here, where real ones of its kind do."""
-    if fault is None:
+    if fault is None or fault.do is Deed.SLOW:
         encode_labels(["cat", "horse"])
     elif fault.do is Deed.RAISE:
         encode_labels(["cat", fault.text or "zebra"])

@@ -7,6 +7,11 @@ from collections.abc import Mapping
 import click
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
+    "agent": ("relight.workers.agent:agent", "Tell the controller what is wrong with this node."),
+    "agent-token": (
+        "relight.workers.command:agent_token",
+        "Print the token of a node's agent (or of `slurmctld`).",
+    ),
     "approve": ("relight.console.cli:approve", "Approve the plan of an incident that waits for a person."),
     "diagnose": ("relight.attribution.command:diagnose", "Find out why a run died, from its logs alone."),
     "doctor": ("relight.console.cli:doctor", "Check everything Relight needs here, and say what to do."),

@@ -44,3 +44,18 @@ async def _run(settings: Settings) -> None:
         )
 
     await process.run(settings, ready=ready)
+
+
+@click.command("agent-token")
+@click.argument("node")
+@click.option("--config", type=click.Path(path_type=Path, dir_okay=False), help="Settings file (YAML).")
+@plainly
+def agent_token(node: str, config: Path | None) -> None:
+    """Print the token with which NODE's agent speaks for that node alone; of `slurmctld`, the hook's.
+
+    Put it into a file that only the agent (or SlurmUser) can read.
+    """
+    from relight.domain.reports import agent_token as token_of
+    from relight.workers.ingest import open_key
+
+    click.echo(token_of(open_key(load(config).ingest_key), node))

@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import logging
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,6 +22,7 @@ from relight.activities import contracts as c
 from relight.activities.close import Close
 from relight.activities.deliver import Deliver
 from relight.activities.follow import Follow
+from relight.activities.ingest import Ingest
 from relight.activities.investigate import Investigate
 from relight.activities.lease import Lease
 from relight.activities.nodes import NodeActs
@@ -30,14 +33,15 @@ from relight.activities.watch import Watch
 from relight.clients.kernel_logs import KernelLogFiles
 from relight.clients.ledger_sql import SqlLedger
 from relight.clients.log_files import LogFiles
-from relight.clients.node_wrapper import NodeWrapper
-from relight.clients.slurm_commands import SlurmCommands
-from relight.config.settings import Settings
+from relight.clients.ways import open_access
+from relight.config.settings import ConfigError, Settings
 from relight.console.context import connected
-from relight.workers.keys import make_approval_key
+from relight.workers.keys import make_key
 from relight.workflows.guard_cluster import GuardCluster
 from relight.workflows.recover_job import RecoverJob
 from relight.workflows.watch_cluster import WatchCluster
+
+logger = logging.getLogger(__name__)
 
 WORKFLOWS: Sequence[type] = (RecoverJob, GuardCluster, WatchCluster)
 
@@ -50,9 +54,9 @@ def sandbox() -> SandboxedWorkflowRunner:
     return SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default.with_passthrough_modules(*PASSED_THROUGH))
 
 
-def activities(site: Site, client: Client, task_queue: str) -> list[Callable[..., Any]]:
+def activities(site: Site, client: Client, task_queue: str, watch: Watch) -> list[Callable[..., Any]]:
     """All activities of a cluster, bound to its clients."""
-    watch, follow, deliver = Watch(site), Follow(site), Deliver(site, client, task_queue)
+    follow, deliver = Follow(site), Deliver(site, client, task_queue)
     investigate, restart, verify = Investigate(site), Restart(site), Verify(site)
     nodes, close = NodeActs(site), Close(site)
     return [
@@ -82,29 +86,26 @@ def activities(site: Site, client: Client, task_queue: str) -> list[Callable[...
     ]
 
 
-def build_site(settings: Settings, ledger: SqlLedger) -> Site:
+@contextlib.asynccontextmanager
+async def open_site(settings: Settings, ledger: SqlLedger) -> AsyncIterator[Site]:
     """The cluster's clients, as the settings say."""
-    slurm = SlurmCommands(
-        slurm_conf=settings.slurm.conf or None,
-        bin_dir=settings.slurm.bin or None,
-        run_as=settings.slurm.run_as,
-        cpu_time_as=settings.slurm.cpu_time_as or None,
-        timeout=settings.slurm.timeout,
-    )
-    return Site(
-        cluster=settings.cluster,
-        slurm=slurm,
-        nodes=NodeWrapper(settings.slurm.node_wrapper),
-        ledger=ledger,
-        logs=LogFiles(private=(settings.folder,)),
-        kernel_logs=KernelLogFiles(settings.logs.kernel),
-        policy=settings.policy,
-        clock=lambda: datetime.now(UTC),
-        sleep=asyncio.sleep,
-        kept=settings.folder / "outputs",
-        catalogue=settings.logs.catalogue,
-        approval_key=settings.approval_key,
-    )
+    async with open_access(settings) as access:
+        logger.info("Slurm is reached by %s: %s", access.way, access.why)
+        yield Site(
+            cluster=settings.cluster,
+            slurm=access.slurm,
+            nodes=access.nodes,
+            ledger=ledger,
+            logs=LogFiles(private=(settings.folder,), files=access.files),
+            kernel_logs=KernelLogFiles(settings.logs.kernel, access.files),
+            policy=settings.policy,
+            clock=lambda: datetime.now(UTC),
+            sleep=asyncio.sleep,
+            kept=settings.folder / "outputs",
+            catalogue=settings.logs.catalogue,
+            formats=settings.logs.progress,
+            approval_key=settings.approval_key,
+        )
 
 
 _TYPES = {
@@ -152,7 +153,7 @@ async def run(
     settings: Settings,
     *,
     ready: Callable[[], Awaitable[None]] | None = None,
-    site: Callable[[Settings, SqlLedger], Site] = build_site,
+    site: Callable[[Settings, SqlLedger], AbstractAsyncContextManager[Site]] = open_site,
 ) -> None:
     """Work until SIGTERM or SIGINT, with the clients that `site` makes."""
     stop = asyncio.Event()
@@ -160,17 +161,27 @@ async def run(
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stop.set)
     settings.folder.mkdir(parents=True, exist_ok=True)
-    make_approval_key(settings.approval_key)
+    make_key(settings.approval_key)
     ledger = await asyncio.to_thread(SqlLedger.open, settings.ledger_url, settings.ledger_key)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(asyncio.to_thread, ledger.close)
         client = await connected(settings)
         await register_search_attributes(client)
+        here = await stack.enter_async_context(site(settings, ledger))
+        watch = Watch(here)
+        if settings.ingest.listen:
+            try:
+                # Only a site with agents or hooks needs aiohttp.
+                from relight.workers.ingest import serving
+            except ModuleNotFoundError as error:
+                raise ConfigError(f"ingest.listen needs {error.name}: pip install 'relight[http]'") from error
+            ingest = Ingest(here, watch.nudge)
+            await stack.enter_async_context(serving(settings.ingest, settings.ingest_key, ingest))
         worker = Worker(
             client,
             task_queue=settings.task_queue,
             workflows=WORKFLOWS,
-            activities=activities(site(settings, ledger), client, settings.task_queue),
+            activities=activities(here, client, settings.task_queue, watch),
             workflow_runner=sandbox(),
             max_concurrent_activities=400,  # waiting for queues and progress holds a slot each
         )

@@ -5,8 +5,8 @@ import secrets
 from pathlib import Path
 
 
-def make_approval_key(path: Path) -> None:
-    """Make the site's approval key where there is none: who can read it can approve, so only its owner can."""
+def make_key(path: Path) -> None:
+    """Make one of the site's keys where there is none; only its owner can read it."""
     if path.exists():
         return
     path.parent.mkdir(parents=True, exist_ok=True)

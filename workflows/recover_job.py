@@ -13,7 +13,7 @@ with workflow.unsafe.imports_passed_through():
     from relight.activities import contracts as c
     from relight.domain.base import Value, clip
     from relight.domain.diagnosis import Action, Category, Diagnosis, Hypothesis
-    from relight.domain.evidence import Detection, Evidence, Interruption, Trust
+    from relight.domain.evidence import GOES_ON, Detection, Evidence, Trust
     from relight.domain.incidents import Outcome, Phase, StepTime, advance, headline, incident_id, may_close
     from relight.domain.plan import Decision, Mode, Plan, Restart, decision_fits
     from relight.domain.policy import Verdict
@@ -120,15 +120,15 @@ class RecoverJob:
         return Outcome.FAILED, clip(f"{error.activity_type}: {text}", 500)
 
     def _unanswered(self, outcome: Outcome) -> tuple[Detection, ...]:
-        """Detections that need an incident of their own: the latest of each kind, a hang's last.
+        """Detections that need an incident of their own: the latest of each kind, last those of what goes on.
 
         A hang that was not confirmed because the attempt has just crashed leaves the crash to be handled, and the
         crash came by signal to this very run.
         """
         others = {d.kind: d for d in self._detections[1:]}
-        hung = bool(self._detections) and self._detections[0].kind is Interruption.HANG
-        if outcome is Outcome.NOT_CONFIRMED or (hung and others.keys() - {Interruption.HANG}):
-            return tuple(sorted(others.values(), key=lambda d: d.kind is Interruption.HANG))
+        first = self._detections[0].kind if self._detections else None
+        if outcome is Outcome.NOT_CONFIRMED or (first in GOES_ON and others.keys() - {first}):
+            return tuple(sorted(others.values(), key=lambda d: d.kind in GOES_ON))
         return ()
 
     # --- the runbook -------------------------------------------------------------------------------------------

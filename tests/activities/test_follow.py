@@ -352,3 +352,27 @@ async def test_progress_is_kept_under_its_name(world, output, follow):
     output.add(7)
     await follow()
     assert (await world.ledger.cursor(progress_cursor(attempt.key)))["last_step"] == 7
+
+
+async def test_what_was_learnt_of_a_job_outlives_the_follower(quick, output):
+    """Another worker knows its rhythm at once: it waits 30 s again, not as long as for a job it has never seen."""
+    await quick.train()
+    await rounds(quick, 20, {}, step=0, output=output)
+    again = {}
+    await rounds(quick, 30, again)
+    assert await hangs(quick) == []
+    await rounds(quick, 2, again)
+    assert len(await hangs(quick)) == 1
+
+
+async def test_a_suspended_job_does_not_hang(quick, output):
+    """Its silence begins anew when it goes on."""
+    attempt = await quick.train()
+    followed = {}
+    await rounds(quick, 20, followed, step=0, output=output)
+    quick.change(attempt, state=JobState.SUSPENDED)
+    await rounds(quick, 100, followed)
+    assert await hangs(quick) == []
+    quick.change(attempt, state=JobState.RUNNING)
+    await rounds(quick, 40, followed)
+    assert len(await hangs(quick)) == 1

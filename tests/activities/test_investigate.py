@@ -87,6 +87,29 @@ async def test_a_node_that_comes_back_is_no_interruption(world, confirm):
     assert (await confirm(attempt, Interruption.NODE_LOST)).outcome is Outcome.NOT_CONFIRMED
 
 
+@pytest.mark.parametrize(("signature", "outcome"), [("XID_79", None), ("XID_13", Outcome.NOT_CONFIRMED)])
+async def test_a_gpu_fault_counts_once_training_has_stopped(world, confirm, signature, outcome):
+    """Where the catalogue says that it ends programs, a minute of silence; of any other, only the attempt's end."""
+    attempt = await world.train()
+    await world.steps(attempt.key, 40, world.clock.now - timedelta(seconds=1))
+    text = f"NVRM: Xid (PCI:0000:43:00): {signature[4:]}, told by NVML"
+    fault = Evidence(source=Source.NVML, text=text, signature=signature, node="n1", at=world.clock.now)
+    began = world.clock.now
+    found = await confirm(attempt, Interruption.GPU_FAULT, evidence=(fault,))
+    assert found.outcome is outcome
+    assert world.clock.now - began >= timedelta(seconds=60)
+
+
+async def test_a_gpu_fault_under_a_job_that_trains_on_is_none(world, confirm):
+    """However bad it sounds: a healthy job is not killed for it."""
+    attempt = await world.train()
+    at = world.clock.now - timedelta(seconds=30)
+    await world.steps(attempt.key, 40)
+    fault = Evidence(source=Source.NVML, text="Xid 79", signature="XID_79", node="n1", at=at)
+    found = await confirm(attempt, Interruption.GPU_FAULT, at=at, evidence=(fault,))
+    assert (found.outcome, found.reason) == (Outcome.NOT_CONFIRMED, "training goes on: step 40")
+
+
 async def test_a_mind_that_is_never_made_up_is_a_no(world, confirm):
     """After a minute it counts as not confirmed; Slurm's own end of the job will be found then."""
     attempt = await world.train()

@@ -1,5 +1,6 @@
 """Checkpoints are found by name, and judged without being loaded."""
 
+import asyncio
 import os
 import pickle
 import struct
@@ -9,12 +10,31 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relight.clients.checkpoint_files import MAX_ENTRIES, NAMES, CheckpointFiles, judge
-from relight.clients.checkpoints import Checkpoints
+from relight.clients import checkpoint_files
+from relight.clients.checkpoint_files import MAX_ENTRIES, NAMES, CheckpointFiles
+from relight.clients.checkpoints import Checkpoint, Checkpoints
+from relight.clients.files import Files
 from relight.clients.logs import LogUnreadableError
 from relight.domain.evidence import Answer
 
-find = CheckpointFiles().find
+files: Files | None = None
+
+
+async def find(root: str) -> tuple[Checkpoint, ...]:
+    return await CheckpointFiles(files=files).find(root)
+
+
+@pytest.fixture(params=["local", "sftp"], autouse=True)
+def where(request: pytest.FixtureRequest) -> str:
+    """Where the files are: on this machine, or behind a real sshd."""
+    global files  # noqa: PLW0603
+    files = None if request.param == "local" else request.getfixturevalue("sftp")
+    return str(request.param)
+
+
+async def judge(path: str) -> Answer:
+    """The judgement of one file: in a thread, as it blocks."""
+    return await asyncio.to_thread(checkpoint_files.judge, path, files)
 
 
 def touch(path: Path, data: bytes = b"x") -> Path:
@@ -94,9 +114,9 @@ async def test_a_torn_file_is_not_whole(tmp_path: Path):
     """A zip file cut anywhere, an empty one and one that is no zip are not whole; a sound one is."""
     data = npz(tmp_path / "step_1.npz").read_bytes()
     for cut in (1, 30, len(data) // 2, len(data) - 1):
-        assert judge(str(touch(tmp_path / "step_2.npz", data[:cut]))) is Answer.NO, cut
+        assert await judge(str(touch(tmp_path / "step_2.npz", data[:cut]))) is Answer.NO, cut
         if cut > 4:
-            assert judge(str(touch(tmp_path / "step_2.pt", data[:cut]))) is Answer.NO, cut
+            assert await judge(str(touch(tmp_path / "step_2.pt", data[:cut]))) is Answer.NO, cut
     touch(tmp_path / "step_3.npz", b"")
     touch(tmp_path / "step_4.npz", b"not a zip file")
     assert {c.step: c.whole for c in await find(str(tmp_path))} == {
@@ -109,11 +129,11 @@ async def test_a_torn_file_is_not_whole(tmp_path: Path):
 
 async def test_safetensors_are_judged_by_their_header(tmp_path: Path):
     """The header says how long the file must be; a header that is none leaves it unknown."""
-    assert judge(str(safetensors(tmp_path / "a.safetensors"))) is Answer.YES
-    assert judge(str(safetensors(tmp_path / "a.safetensors", missing=1))) is Answer.NO
-    assert judge(str(touch(tmp_path / "a.safetensors", b"\x05\x00"))) is Answer.NO
-    assert judge(str(touch(tmp_path / "a.safetensors", b"\xff" * 100))) is Answer.NO
-    assert judge(str(touch(tmp_path / "a.safetensors", struct.pack("<Q", 2) + b"{]"))) is Answer.UNKNOWN
+    assert await judge(str(safetensors(tmp_path / "a.safetensors"))) is Answer.YES
+    assert await judge(str(safetensors(tmp_path / "a.safetensors", missing=1))) is Answer.NO
+    assert await judge(str(touch(tmp_path / "a.safetensors", b"\x05\x00"))) is Answer.NO
+    assert await judge(str(touch(tmp_path / "a.safetensors", b"\xff" * 100))) is Answer.NO
+    assert await judge(str(touch(tmp_path / "a.safetensors", struct.pack("<Q", 2) + b"{]"))) is Answer.UNKNOWN
     for strange in (
         b"[]",
         b"[" * 100_000,
@@ -122,7 +142,7 @@ async def test_safetensors_are_judged_by_their_header(tmp_path: Path):
         b'{"w":{"data_offsets":[]}}',
     ):
         made = touch(tmp_path / "a.safetensors", struct.pack("<Q", len(strange)) + strange)
-        assert judge(str(made)) is Answer.UNKNOWN
+        assert await judge(str(made)) is Answer.UNKNOWN
 
 
 async def test_nothing_is_unpickled(tmp_path: Path):
@@ -145,16 +165,16 @@ async def test_a_directory_that_claims_too_much_is_not_read(tmp_path: Path):
     with zipfile.ZipFile(tmp_path / "a.pt", "w") as archive:
         for n in range(200):
             archive.writestr("x" * 60_000 + str(n), b"")
-    assert judge(str(tmp_path / "a.pt")) is Answer.UNKNOWN
+    assert await judge(str(tmp_path / "a.pt")) is Answer.UNKNOWN
 
 
 async def test_torch_saves_are_whole(tmp_path: Path):
     """What `torch.save` writes today is recognised as whole, cut short as not."""
     torch = pytest.importorskip("torch")
     torch.save({"w": torch.zeros(1000)}, tmp_path / "step_1.pt")
-    assert judge(str(tmp_path / "step_1.pt")) is Answer.YES
+    assert await judge(str(tmp_path / "step_1.pt")) is Answer.YES
     data = (tmp_path / "step_1.pt").read_bytes()
-    assert judge(str(touch(tmp_path / "step_2.pt", data[:-100]))) is Answer.NO
+    assert await judge(str(touch(tmp_path / "step_2.pt", data[:-100]))) is Answer.NO
 
 
 async def test_folders_are_judged_by_what_is_in_them(tmp_path: Path):

@@ -15,10 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from relight.clients.files import Files
 from relight.clients.log_files import LogFiles, plain, split
 from relight.clients.logs import Chunk, Cursor, LogNotFoundError, Logs, LogUnreadableError
 
 logs = LogFiles()
+files: Files | None = None
 
 
 def add(path: Path, data: bytes) -> None:
@@ -26,8 +28,17 @@ def add(path: Path, data: bytes) -> None:
         file.write(data)
 
 
+@pytest.fixture(params=["local", "sftp"])
+def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where the files are that `logs` reads: on this machine, or behind a real sshd."""
+    global files  # noqa: PLW0603
+    files = None if request.param == "local" else request.getfixturevalue("sftp")
+    monkeypatch.setitem(globals(), "logs", LogFiles(files=files))
+    return str(request.param)
+
+
 @pytest.fixture
-def log(tmp_path: Path) -> Path:
+def log(where: str, tmp_path: Path) -> Path:
     return tmp_path / "slurm-1.out"
 
 
@@ -75,18 +86,22 @@ async def test_reads_are_bounded_and_say_that_there_is_more(log: Path):
     assert lines == [str(n) for n in range(5000)]
 
 
-async def test_truncation_and_replacement_begin_anew(log: Path):
-    """A shorter file and another file under the name are both read from their start, and said so."""
+async def test_truncation_and_replacement_begin_anew(log: Path, where: str):
+    """A shorter file and another file under the name are both read from their start, and said so.
+
+    SFTP tells no inode: there it must differ in what was read before.
+    """
+    head = b"x" if where == "local" else b"w"
     add(log, b"a\nb\nc\n")
     cursor = (await follow(log)).cursor
     log.write_bytes(b"x\n")
     chunk = await follow(log, cursor)
     assert (chunk.lines, chunk.restarted) == (("x",), True)
     other = log.with_suffix(".new")
-    other.write_bytes(b"x\ny\nz\n")
+    other.write_bytes(head + b"\ny\nz\n")
     other.rename(log)
     chunk = await follow(log, chunk.cursor)
-    assert (chunk.lines, chunk.restarted) == (("x", "y", "z"), True)
+    assert (chunk.lines, chunk.restarted) == ((head.decode(), "y", "z"), True)
 
 
 async def test_a_file_emptied_and_grown_again_begins_anew(log: Path):
@@ -192,13 +207,14 @@ def test_nothing_that_is_printed_survives_as_a_control(data: bytes):
         assert all(c == "\t" or ord(c) >= 32 for c in line)
 
 
-async def test_what_is_not_a_regular_file_is_unreadable(tmp_path: Path):
-    """A FIFO, a socket, a folder, a device: said at once, never waited for."""
+async def test_what_is_not_a_regular_file_is_unreadable(tmp_path: Path, where: str):
+    """A FIFO, a socket, a folder, a device: said at once, never waited for. SFTP calls a loop of links no file."""
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     with socket.socket(socket.AF_UNIX) as sock:
         sock.bind(str(tmp_path / "sock"))
-        for strange in (tmp_path / "fifo", tmp_path / "sock", tmp_path, Path("/dev/zero"), tmp_path / "loop"):
+        loop = [tmp_path / "loop"] if where == "local" else []
+        for strange in (tmp_path / "fifo", tmp_path / "sock", tmp_path, Path("/dev/zero"), *loop):
             with pytest.raises(LogUnreadableError):
                 await follow(strange)
             with pytest.raises(LogUnreadableError):
@@ -207,6 +223,7 @@ async def test_what_is_not_a_regular_file_is_unreadable(tmp_path: Path):
                 await logs.keep(str(strange), str(tmp_path / "kept"))
 
 
+@pytest.mark.usefixtures("where")
 async def test_a_missing_file_is_not_found(tmp_path: Path):
     """No file, a link to nowhere, a file where a folder should be, an impossible path."""
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
@@ -216,6 +233,7 @@ async def test_a_missing_file_is_not_found(tmp_path: Path):
             await follow(missing)
 
 
+@pytest.mark.usefixtures("where")
 async def test_links_are_followed_but_not_into_private_folders(tmp_path: Path):
     """A link to a log is a log; a job's output linked to the ledger's key is not read."""
     (tmp_path / "secret").mkdir()
@@ -223,7 +241,7 @@ async def test_links_are_followed_but_not_into_private_folders(tmp_path: Path):
     (tmp_path / "log").write_text("fine\n")
     for name, to in (("good", "log"), ("bad", "secret/key")):
         (tmp_path / name).symlink_to(tmp_path / to)
-    guarded = LogFiles(private=(tmp_path / "secret",))
+    guarded = LogFiles(private=(tmp_path / "secret",), files=files)
     assert (await guarded.read_new(str(tmp_path / "good"), None)).lines == ("fine",)
     with pytest.raises(LogUnreadableError, match="private"):
         await guarded.read_new(str(tmp_path / "bad"), None)
@@ -268,8 +286,9 @@ async def test_a_copy_that_cannot_be_made_leaves_nothing(log: Path, tmp_path: Pa
         await logs.keep(str(log), str(tmp_path / "flat"))
 
 
-async def test_a_hung_file_system_is_given_up(log: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_a_hung_file_system_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A read that hangs ends with an error in time, its folder is not tried again meanwhile, others are."""
+    log = tmp_path / "slurm-1.out"
     add(log, b"x\n")
     heal = threading.Event()
     pread = os.pread

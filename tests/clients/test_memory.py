@@ -158,6 +158,70 @@ async def test_what_slurm_refuses(slurm: MemorySlurm):
         await slurm.node("nope")
 
 
+async def test_a_held_job_does_not_start(slurm: MemorySlurm, clock: Clock):
+    """Neither when told to nor by its begin time; released, it starts; an ended job cannot be held."""
+    job = running(slurm)
+    await slurm.hold(job)
+    assert (await slurm.job(job)).running
+    await slurm.requeue(job)
+    await slurm.start_now(job)
+    clock.on(200)
+    record = await slurm.job(job)
+    assert (record.state, record.reason) == (JobState.PENDING, "JobHeldAdmin")
+    await slurm.release(job)
+    assert (await slurm.job(job)).running
+    await slurm.release(job)
+    await slurm.cancel(job)
+    for refused in (slurm.hold(job), slurm.release(job)):
+        with pytest.raises(RefusedError):
+            await refused
+    waiting = slurm.submit()
+    await slurm.hold(waiting)
+    assert not slurm.start(waiting).running
+    await slurm.release(waiting)
+    assert slurm.start(waiting).running
+
+
+async def test_a_release_leaves_the_begin_time(slurm: MemorySlurm, clock: Clock):
+    """A requeued job that was held meanwhile still waits for it."""
+    job = running(slurm)
+    await slurm.requeue(job)
+    await slurm.hold(job)
+    await slurm.release(job)
+    assert (await slurm.job(job)).reason == "BeginTime"
+    clock.on(BEGIN_DELAY.total_seconds())
+    assert (await slurm.job(job)).running
+
+
+async def test_steps_are_those_of_a_running_job(slurm: MemorySlurm):
+    """Batch script and tasks while it runs, none before and after."""
+    job = slurm.submit(nodes=2)
+    assert await slurm.steps(job) == ()
+    slurm.start(job)
+    tasks, batch = await slurm.steps(job)
+    assert (tasks.step_id, tasks.nodes, tasks.task_count) == (f"{job}.0", ("n1", "n2"), 2)
+    assert (batch.step_id, batch.nodes) == (f"{job}.batch", ("n1",))
+    slurm.fail(job)
+    assert await slurm.steps(job) == ()
+    with pytest.raises(JobNotFoundError):
+        await slurm.steps(99)
+
+
+async def test_submitting_a_script(slurm: MemorySlurm):
+    """It is queued in its folder, held where asked; a lost answer leaves the job there."""
+    job = await slurm.submit_batch("#!/bin/sh\ntrue\n", "/w")
+    assert (await slurm.job(job)).work_dir == "/w"
+    assert await slurm.batch_script(job) == "#!/bin/sh\ntrue\n"
+    assert slurm.start(job).running
+    held = await slurm.submit_batch("#!/bin/sh\n", "/w", held=True)
+    assert (await slurm.job(held)).reason == "JobHeldUser"
+    assert not slurm.start(held).running
+    slurm.fail_next("submit_batch", AmbiguousWriteError("lost"), after=True)
+    with pytest.raises(AmbiguousWriteError):
+        await slurm.submit_batch("#!/bin/sh\n", "/w")
+    assert len(await slurm.jobs()) == 3
+
+
 async def test_a_cancelled_job_can_be_resurrected(slurm: MemorySlurm):
     """Slurm requeues a job that its user cancelled: not doing so is Relight's business."""
     job = running(slurm)

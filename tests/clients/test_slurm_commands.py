@@ -6,7 +6,7 @@ import os
 import stat
 import time
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -23,14 +23,18 @@ from relight.clients.slurm import (
     Slurm,
     SlurmBusyError,
     SlurmUnavailableError,
+    SlurmVersionError,
 )
 from relight.clients.slurm_commands import NODE_NAME, SlurmCommands
+from relight.clients.slurm_process import LocalRunner
 
 RECORDED = Path(__file__).parent / "recorded"
 ARRAY = RECORDED / "22.05" / "jobs-array-tasks-running-and-last-pending.json"
 SEVERAL = RECORDED / "22.05" / "jobs-array-several-pending.json"
 RUNNING = RECORDED / "22.05" / "jobs-running-on-two-nodes-with-json-comment.json"
 JOB = json.loads(RUNNING.read_text())["jobs"][0]["job_id"]
+
+VERSION = '[ "$1" = --version ] && exec echo slurm 22.05.8'
 
 Fake = Callable[[str, str], None]
 
@@ -49,16 +53,22 @@ def fake(tmp_path: Path) -> Fake:
 
 @pytest.fixture
 def slurm(tmp_path: Path, fake: Fake) -> SlurmCommands:
-    """A client whose squeue knows one running job and whose writes are noted in `said`."""
-    fake("squeue", f"cat {RUNNING}")
+    """A client of 22.05 whose squeue knows one running job and whose writes are noted in `said`."""
+    knows(fake, RUNNING, f"{JOB}|{JOB}|N/A")
     for name in ("scontrol", "scancel"):
-        fake(name, f'echo "{name} $*" >> {tmp_path}/said')
-    return SlurmCommands(bin_dir=str(tmp_path), timeout=timedelta(seconds=5))
+        fake(name, f'{VERSION}\necho "{name} $*" >> {tmp_path}/said')
+    return SlurmCommands(LocalRunner(bin_dir=str(tmp_path)), timeout=timedelta(seconds=5))
+
+
+def knows(fake: Fake, file: Path, *addresses: str) -> None:
+    """Makes squeue print a recording, and these lines where it is asked for addresses."""
+    lines = "".join(f"{line}\n" for line in addresses)
+    fake("squeue", f"case \"$*\" in *%F*) cat <<'END'\n{lines}END\n;; *) cat {file};; esac")
 
 
 def hasty(tmp_path: Path) -> SlurmCommands:
     """The same with a short patience."""
-    return SlurmCommands(bin_dir=str(tmp_path), timeout=timedelta(seconds=0.3))
+    return SlurmCommands(LocalRunner(bin_dir=str(tmp_path)), timeout=timedelta(seconds=0.3))
 
 
 def test_it_keeps_the_contract(slurm: SlurmCommands) -> None:
@@ -69,6 +79,7 @@ def test_it_keeps_the_contract(slurm: SlurmCommands) -> None:
 
 async def test_a_hanging_read_is_unavailable_and_leaves_no_process(tmp_path: Path, fake: Fake) -> None:
     """A command that ignores SIGTERM, and its child, are gone when the error is raised."""
+    fake("scontrol", VERSION)
     fake("squeue", f"trap '' TERM; sleep 60 & echo $! > {tmp_path}/pid; wait")
     began = time.monotonic()
     with pytest.raises(SlurmUnavailableError, match=r"no answer within 0\.3 s"):
@@ -79,8 +90,9 @@ async def test_a_hanging_read_is_unavailable_and_leaves_no_process(tmp_path: Pat
 
 async def test_a_cancelled_read_leaves_no_process(tmp_path: Path, fake: Fake) -> None:
     """Cancelling the caller kills and reaps the command."""
+    fake("scontrol", VERSION)
     fake("squeue", f"echo $$ > {tmp_path}/pid; exec sleep 60")
-    task = asyncio.create_task(SlurmCommands(bin_dir=str(tmp_path)).jobs())
+    task = asyncio.create_task(SlurmCommands(LocalRunner(bin_dir=str(tmp_path))).jobs())
     for _ in range(500):
         if read(tmp_path / "pid"):
             break
@@ -156,13 +168,27 @@ async def test_nodes_need_a_cluster(slurm: SlurmCommands, fake: Fake) -> None:
         await slurm.nodes()
 
 
-@pytest.mark.parametrize("version", ["22.05", "24.11"])
-async def test_the_source_of_nodes_follows_the_version(slurm: SlurmCommands, fake: Fake, version: str) -> None:
-    """22.05 has them in sinfo, newer ones in scontrol."""
-    file = RECORDED / version / "nodes-lost-drained-draining.json"
-    fake("sinfo", f"cat {file}" if version == "22.05" else "exit 1")
-    fake("scontrol", f"[ $1 = --version ] && exec echo slurm {version}.1; cat {file}")
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [
+        ("22.05", "sinfo --all --json"),
+        ("24.05", "scontrol --all show --json node"),
+        ("24.11", "scontrol --all show --json=latest+complex node"),
+        ("26.05", "scontrol --all show --json=latest+complex node"),
+    ],
+)
+async def test_the_source_of_nodes_follows_the_version(
+    slurm: SlurmCommands, fake: Fake, tmp_path: Path, version: str, said: str
+) -> None:
+    """22.05 has them in sinfo, newer ones in scontrol; plain numbers are asked for where they were tried."""
+    file = RECORDED / version.replace("24.05", "24.11") / "nodes-lost-drained-draining.json"
+    fake("sinfo", f'echo "sinfo $*" >> {tmp_path}/said; cat {file}')
+    fake(
+        "scontrol",
+        f'[ $1 = --version ] && exec echo slurm {version}.1; echo "scontrol $*" >> {tmp_path}/said; cat {file}',
+    )
     assert [node.name for node in await slurm.nodes()] == ["n1", "n2", "n3", "n4"]
+    assert (tmp_path / "said").read_text() == f"{said}\n"
     assert (await slurm.node("n4")).lost
     with pytest.raises(NodeNotFoundError):
         await slurm.node("n5")
@@ -198,10 +224,18 @@ async def test_the_callers_environment_does_not_change_answers(
     assert not [line for line in lines if line.startswith(("SQUEUE_", "SLURM_CLUSTERS"))]
 
 
+INCOMPATIBLE = (
+    "scontrol: error: slurm_unpack_received_msg: [[localhost]:9] Invalid Protocol Version 10752 from uid=4294967295:"
+    " Incompatible versions of client and server code"
+)
+"""22.05 towards 24.11; towards 26.05 it is "Insane message length" (both seen)."""
+
 WRITES = [
     ("echo 'Unexpected message received for job 7' >&2; exit 1", AmbiguousWriteError),
     ("echo 'slurm_update error: Socket timed out on send/recv operation' >&2; exit 1", AmbiguousWriteError),
     ("echo 'Zero Bytes were transmitted or received for job 7' >&2; exit 1", AmbiguousWriteError),
+    (f"echo '{INCOMPATIBLE}' >&2; echo 'Unexpected message received for job 7' >&2; exit 1", SlurmVersionError),
+    ("echo 'Insane message length for job 7' >&2; exit 1", SlurmVersionError),
     ("exit 1", AmbiguousWriteError),
     ("kill -9 $$", AmbiguousWriteError),
     ("echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1", SlurmUnavailableError),
@@ -222,16 +256,90 @@ async def test_each_refusal_of_a_write_has_its_error(
     slurm: SlurmCommands, fake: Fake, body: str, error: type[Exception]
 ) -> None:
     """The words of 22.05 and 24.11, an error text beside exit status 0 included."""
-    fake("scontrol", body)
-    for call in (slurm.requeue(JOB), slurm.exclude(JOB, ("n1",)), slurm.start_now(JOB)):
+    fake("scontrol", f"{VERSION}\n{body}")
+    calls = (slurm.requeue(JOB), slurm.exclude(JOB, ("n1",)), slurm.start_now(JOB), slurm.hold(JOB), slurm.release(JOB))
+    for call in calls:
         with pytest.raises(error) as caught:
             await call
         assert caught.type is error
 
 
+async def test_releases_that_cannot_talk_are_told_apart(slurm: SlurmCommands, fake: Fake) -> None:
+    """Words of 22.05's commands towards newer ones, also where they exit 0 with an empty list (seen)."""
+    bodies = (
+        f"echo '{INCOMPATIBLE}' >&2; exit 1",
+        f"""echo '{INCOMPATIBLE}' >&2; echo '{{"errors": [], "jobs": []}}'""",
+        """echo '{"errors": [{"error": "Insane message length"}], "jobs": []}'""",
+    )
+    for body in bodies:
+        fake("squeue", body)
+        for call in (slurm.jobs(), slurm.job(JOB)):
+            with pytest.raises(SlurmVersionError):
+                await call
+
+
+@pytest.mark.parametrize("line", ["", "7", "7|7", "x|7|N/A", "7|7|N/A|RUNNING", "7|7|1 2"])
+async def test_an_address_that_is_garbled_is_no_address(slurm: SlurmCommands, fake: Fake, line: str) -> None:
+    """Half a line addresses nothing; no line at all is no such job."""
+    knows(fake, RUNNING, *([line] if line else []))
+    with pytest.raises(SlurmUnavailableError if line else JobNotFoundError):
+        await slurm.requeue(7)
+
+
+STEPS = f"""\
+{JOB}.0|n[1-2]|4|2026-11-30T10:01:15
+{JOB}.batch|n1|1|2026-11-30T10:01:15
+"""
+
+
+async def test_steps(slurm: SlurmCommands, fake: Fake) -> None:
+    """Those of this very job, of an array's own id those of its last task; none is an answer, half a line is not."""
+
+    def steps(address: str, lines: str) -> None:
+        fake("squeue", f"case \"$*\" in *--steps*) cat <<'END'\n{lines}END\n;; *) echo '{address}';; esac")
+
+    steps(f"{JOB}|{JOB}|N/A", STEPS)
+    first, batch = await slurm.steps(JOB)
+    assert (first.step_id, first.nodes, first.task_count) == (f"{JOB}.0", ("n1", "n2"), 4)
+    assert (batch.step_id, batch.nodes) == (f"{JOB}.batch", ("n1",))
+    assert first.start_time == datetime(2026, 11, 30, 10, 1, 15, tzinfo=UTC)
+    steps("6|6|2", "6_2.0|n1|1|Unknown\n6_1.0|n2|1|Unknown\n6_20.0|n3|1|Unknown\n")
+    assert [step.step_id for step in await slurm.steps(6)] == ["6_2.0"]
+    steps("6|6|1-3", "")
+    assert await slurm.steps(6) == ()
+    for garbled in ("6.0|n1|1\n", "6.0|n1|x|Unknown\n", "6.0|n1|1|yesterday\n", "6.0|n[1-|1|Unknown\n"):
+        steps("6|6|N/A", garbled)
+        with pytest.raises(SlurmUnavailableError):
+            await slurm.steps(6)
+    fake("squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
+    with pytest.raises(JobNotFoundError):
+        await slurm.steps(6)
+
+
+async def test_submitting(slurm: SlurmCommands, fake: Fake, tmp_path: Path) -> None:
+    """The script goes in by standard input; without an id in the answer the job may be queued all the same."""
+    fake("sbatch", f'echo "$*" > {tmp_path}/said; cat > {tmp_path}/script; echo "77;cluster"')
+    assert await slurm.submit_batch("#!/bin/sh\ntrue\n", "/home/a b", held=True) == 77
+    assert (tmp_path / "said").read_text() == "--parsable --chdir=/home/a b --hold\n"
+    assert (tmp_path / "script").read_text() == "#!/bin/sh\ntrue\n"
+    for body, error in (
+        ("exit 0", AmbiguousWriteError),
+        (
+            "echo 'sbatch: error: Batch job submission failed: Zero Bytes were transmitted' >&2; exit 1",
+            AmbiguousWriteError,
+        ),
+        ("echo 'sbatch: error: Batch job submission failed: Invalid account' >&2; exit 1", RefusedError),
+        ("echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1", SlurmUnavailableError),
+    ):
+        fake("sbatch", body)
+        with pytest.raises(error) as caught:
+            await slurm.submit_batch("#!/bin/sh\n", "/tmp")
+        assert caught.type is error
+
+
 async def test_a_write_that_was_late_is_ambiguous(slurm: SlurmCommands, fake: Fake, tmp_path: Path) -> None:
     """It was sent: whether it took effect must be looked up, not assumed."""
-    fake("scontrol", "sleep 60")
+    fake("scontrol", f"{VERSION}\nsleep 60")
     with pytest.raises(AmbiguousWriteError):
         await hasty(tmp_path).requeue(JOB)
 
@@ -248,12 +356,16 @@ async def test_writes_say_what_they_should(slurm: SlurmCommands, tmp_path: Path)
     await slurm.exclude(JOB, ("n1", "gpu-02.a"))
     await slurm.exclude(JOB, ())
     await slurm.start_now(JOB)
+    await slurm.hold(JOB)
+    await slurm.release(JOB)
     await slurm.cancel(JOB)
     assert (tmp_path / "said").read_text().splitlines() == [
         f"scontrol requeue {JOB}",
         f"scontrol update JobId={JOB} ExcNodeList=n1,gpu-02.a",
         f"scontrol update JobId={JOB} ExcNodeList=",
         f"scontrol update JobId={JOB} StartTime=now",
+        f"scontrol hold {JOB}",
+        f"scontrol release {JOB}",
         f"scancel {JOB}",
     ]
 
@@ -264,18 +376,29 @@ async def test_the_last_task_of_an_array_is_not_the_whole_array(
     """The last task's record has the array's own JobId: `scontrol requeue 2` would requeue every task."""
     tasks = json.loads(ARRAY.read_text())["jobs"]
     last = next(task for task in tasks if task["job_id"] == task["array_job_id"])
-    fake("squeue", f"cat {ARRAY}")
+    lines = [f"{task['job_id']}|{task['array_job_id']}|{task['array_task_id']}" for task in tasks]
+    knows(fake, ARRAY, *lines)
     await slurm.requeue(last["job_id"])
     assert (tmp_path / "said").read_text() == f"scontrol requeue {last['array_job_id']}_{last['array_task_id']}\n"
+
+
+async def test_the_only_pending_task_is_addressed(slurm: SlurmCommands, fake: Fake, tmp_path: Path) -> None:
+    """Its record shows the task as text, with the array's limit of running tasks where it has one (seen on 26.05)."""
+    for task in ("3", "3%2"):
+        knows(fake, RUNNING, f"6|6|{task}")
+        await slurm.cancel(6)
+    assert (tmp_path / "said").read_text() == "scancel 6_3\n" * 2
 
 
 async def test_several_pending_tasks_in_one_record_are_left_alone(
     slurm: SlurmCommands, fake: Fake, tmp_path: Path
 ) -> None:
     """One record that stands for many tasks is no job to act on."""
-    fake("squeue", f"cat {SEVERAL}")
-    with pytest.raises(RefusedError):
-        await slurm.cancel(json.loads(SEVERAL.read_text())["jobs"][0]["job_id"])
+    array_id = json.loads(SEVERAL.read_text())["jobs"][0]["job_id"]
+    for tasks in ("1-3", "1,3", "1-3%2", "1,3,5,..."):
+        knows(fake, SEVERAL, f"{array_id}|{array_id}|{tasks}")
+        with pytest.raises(RefusedError):
+            await slurm.cancel(array_id)
     assert not (tmp_path / "said").exists()
 
 
@@ -305,7 +428,7 @@ def test_a_hostile_node_name_reaches_no_command(name: str) -> None:
         assert not set(name) & set(" ,=[]\"'\n\t\0")
         assert not name.startswith("-")
         return
-    client = SlurmCommands(bin_dir="/nonexistent", run_as=("/nonexistent/prefix",))
+    client = SlurmCommands(LocalRunner(bin_dir="/nonexistent"), run_as=("/nonexistent/prefix",))
     for call in (client.node(name), client.exclude(7, (name,))):
         with pytest.raises(NodeNotFoundError):
             asyncio.run(call)
@@ -319,7 +442,10 @@ async def test_cpu_time_is_a_number_only_when_every_node_answered(slurm: SlurmCo
     fake("sstat", f"cat {RECORDED}/22.05/sstat-two-steps.txt; echo '{refused}' >&2")
     assert await slurm.cpu_time(JOB) is None
     fake("sstat", "sleep 60")
-    assert await SlurmCommands(bin_dir=os.environ["PATH"], cpu_time_as=("/nonexistent",)).cpu_time(JOB) is None
+    assert (
+        await SlurmCommands(LocalRunner(bin_dir=os.environ["PATH"]), cpu_time_as=("/nonexistent",)).cpu_time(JOB)
+        is None
+    )
 
 
 async def test_a_script_that_may_not_be_read(slurm: SlurmCommands, fake: Fake) -> None:

@@ -1,4 +1,4 @@
-"""What real 22.05.8 and 24.11.5 clusters printed (`recorded/`), read into the domain's values."""
+"""What real 22.05.8, 24.11.5 and 26.05.5 clusters printed (`recorded/`), read into the domain's values."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,7 +23,9 @@ from relight.clients.slurm_parse_text import (
 from relight.domain.slurm import JobFlag, JobRecord, JobState, NodeFlag, NodeRecord, NodeState
 
 RECORDED = Path(__file__).parent / "recorded"
-both = pytest.mark.parametrize("version", ["22.05", "24.11"])
+each = pytest.mark.parametrize("version", ["22.05", "24.11", "26.05"])
+each_json = pytest.mark.parametrize("version", ["22.05", "24.11", "24.11-complex", "26.05"])
+"""`complex`: with plain numbers, as they are asked for from 24.11 on."""
 
 
 def text(version: str, name: str) -> str:
@@ -47,7 +49,7 @@ def nodes(version: str) -> dict[str, NodeRecord]:
     return {node.name: node for node in parse_nodes(text(version, "nodes-lost-drained-draining.json"))}
 
 
-@both
+@each_json
 def test_a_running_job(version: str) -> None:
     """Allocation, exclusions, comment, limits and resolved output paths of a two-node job."""
     record = job(version, "running-on-two-nodes-with-json-comment")
@@ -66,7 +68,7 @@ def test_a_running_job(version: str) -> None:
     assert record.user == "relight-lab-owner"
 
 
-@both
+@each_json
 def test_a_hostile_name_and_comment_are_text(version: str) -> None:
     """Quotes, newlines and `UserId=root(0) JobState=FAILED` in a name change no field; `--no-requeue` shows."""
     record = job(version, "pending-begin-hostile-name-and-comment")
@@ -86,7 +88,7 @@ def test_percent_signs_on_22_05() -> None:
     assert record.stderr == f"{record.work_dir}/e%{record.job_id:05}.err"
 
 
-@both
+@each_json
 def test_array_tasks(version: str) -> None:
     """Each task has a numeric id of its own; the last one has the array's."""
     records = jobs(version, "array-tasks-running-and-last-pending")
@@ -100,7 +102,7 @@ def test_array_tasks(version: str) -> None:
     assert first.running
 
 
-@both
+@each_json
 def test_pending_tasks_in_one_record_have_no_output(version: str) -> None:
     """Several tasks share a record until they start: none of their paths is known (24.11 prints 4294967294)."""
     record = job(version, "array-several-pending")
@@ -108,7 +110,7 @@ def test_pending_tasks_in_one_record_have_no_output(version: str) -> None:
     assert (record.stdout, record.stderr) == ("", "")
 
 
-@both
+@each_json
 def test_components_of_a_heterogeneous_job(version: str) -> None:
     """Both components name their leader."""
     leader, other = sorted(jobs(version, "het"), key=lambda record: record.job_id)
@@ -116,7 +118,7 @@ def test_components_of_a_heterogeneous_job(version: str) -> None:
     assert (other.het_job_id, other.het_offset) == (leader.job_id, 1)
 
 
-@both
+@each_json
 @pytest.mark.parametrize("name", ["completing-requeued", "completing-requeued-after-failure"])
 def test_a_requeued_job_that_still_completes(version: str, name: str) -> None:
     """New restart count, old submit time, no end. 22.05 hides that the job is pending: unknown, not failed."""
@@ -128,7 +130,7 @@ def test_a_requeued_job_that_still_completes(version: str, name: str) -> None:
     assert not record.running
 
 
-@both
+@each_json
 def test_a_cancelled_job_that_still_completes(version: str) -> None:
     """It has an end; 22.05 hides which."""
     record = job(version, "completing-cancelled")
@@ -138,7 +140,7 @@ def test_a_cancelled_job_that_still_completes(version: str) -> None:
     assert record.state is (JobState.UNKNOWN if version == "22.05" else JobState.CANCELLED)
 
 
-@both
+@each_json
 def test_a_requeued_job_keeps_the_exit_code_of_its_last_attempt(version: str) -> None:
     """An exit code is no sign of an end by itself."""
     record = job(version, "pending-requeued-after-failure")
@@ -146,7 +148,7 @@ def test_a_requeued_job_keeps_the_exit_code_of_its_last_attempt(version: str) ->
     assert record.end_time is None
 
 
-@both
+@each_json
 @pytest.mark.parametrize(
     ("name", "state", "code", "signal"),
     [
@@ -169,7 +171,7 @@ def test_states_and_exit_codes(version: str, name: str, state: JobState, code: i
     assert (record.end_time is None) == (state in {JobState.SUSPENDED, JobState.PENDING})
 
 
-@both
+@each_json
 def test_held_and_dependent(version: str) -> None:
     """The dependency is shown in full, with what is unfulfilled."""
     record = job(version, "held-with-dependency")
@@ -178,21 +180,21 @@ def test_held_and_dependent(version: str) -> None:
     assert "singleton" in record.dependency
 
 
-@both
+@each_json
 def test_an_exclusion_that_leaves_too_few_nodes(version: str) -> None:
     """It pends as BadConstraints, with the exclusion in the record."""
     record = job(version, "pending-bad-constraints")
     assert (record.reason, record.excluded_nodes) == ("BadConstraints", ("n1", "n2", "n3"))
 
 
-@both
+@each_json
 def test_a_job_without_a_script_cannot_be_requeued(version: str) -> None:
     """srun outside of a batch job: no output file, nothing to run again."""
     record = job(version, "without-batch-script")
     assert (record.requeue, record.stdout, record.stderr) == (False, "", "")
 
 
-@both
+@each
 def test_a_job_that_slurm_requeued_after_a_lost_node(version: str) -> None:
     """COMPLETING first, then pending; the state NODE_FAIL shows in accounting only."""
     assert job(version, "node-fail-requeued-completing").restarts == 1
@@ -203,7 +205,7 @@ def test_a_job_that_slurm_requeued_after_a_lost_node(version: str) -> None:
     assert rows[0].nodes == ("n4",)
 
 
-@both
+@each_json
 def test_nodes(version: str) -> None:
     """Idle, drained by us, draining with work, and lost."""
     by_name = nodes(version)
@@ -222,14 +224,14 @@ def test_nodes(version: str) -> None:
     assert lost.boot_time is not None
 
 
-@both
+@each_json
 def test_a_completing_node(version: str) -> None:
     """A node that still ends a job has the flag."""
     found = parse_nodes(text(version, "nodes-completing.json"))
     assert any(NodeFlag.COMPLETING in node.flags for node in found)
 
 
-@both
+@each
 def test_facts(version: str) -> None:
     """What decides how to act, from `scontrol show config`."""
     facts = parse_facts(text(version, "config.txt"))
@@ -238,7 +240,7 @@ def test_facts(version: str) -> None:
     assert "job_comment" in facts.accounting_store_flags
     assert facts.job_requeue
     assert facts.kill_wait in {timedelta(seconds=2), timedelta(seconds=30)}
-    assert parse_version(text(version, "version.txt")) == ((22, 5) if version == "22.05" else (24, 11))
+    assert parse_version(text(version, "version.txt")) == tuple(map(int, version.split(".")))
 
 
 def test_a_configuration_that_was_cut_off() -> None:
@@ -247,7 +249,7 @@ def test_a_configuration_that_was_cut_off() -> None:
         parse_facts(text("22.05", "config.txt")[:3000])
 
 
-@both
+@each
 def test_accounting(version: str) -> None:
     """Who cancelled, and each execution of a requeued job."""
     (cancelled,) = parse_accounting(text(version, "sacct-cancelled.txt"), job(version, "cancelled").job_id)
@@ -260,7 +262,7 @@ def test_accounting(version: str) -> None:
     assert [row.submit_time for row in rows] == sorted(row.submit_time for row in rows if row.submit_time)
 
 
-@both
+@each
 def test_accounting_of_one_array_task(version: str) -> None:
     """The array's own id also yields its other tasks: they are not this job's executions."""
     content = text(version, "sacct-array-with-other-tasks.txt")
@@ -277,7 +279,7 @@ def test_a_garbled_accounting_row(line: str) -> None:
         parse_accounting(line, 7)
 
 
-@both
+@each
 def test_cpu_time(version: str) -> None:
     """All steps together; nothing is None and not zero."""
     assert parse_cpu_time(text(version, "sstat-two-steps.txt")) is not None

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from relight.config.settings import load
 from relight.domain.plan import Mode
-from relight.domain.policy import job_mode
+from relight.domain.wishes import job_mode
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -42,7 +42,7 @@ def test_the_defaults_file_shows_every_setting():
     text = resources.files("relight.config").joinpath("defaults.yaml").read_text(encoding="utf-8")
     shown = yaml.safe_load(text)
     assert set(shown) == set(Settings.model_fields)
-    for section in ("temporal", "slurm", "logs", "ledger"):
+    for section in ("temporal", "slurm", "logs", "ledger", "ingest"):
         assert set(shown[section]) == set(Settings.model_fields[section].annotation.model_fields)
     assert set(shown["policy"]) == set(Policy.model_fields) - {"hang"}
 
@@ -98,9 +98,13 @@ def test_no_dotenv_file_is_read(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ({"clutser": "x"}, ["clutser: no such key", "cluster, data, ledger, logs, policy, slurm, temporal"]),
+        ({"clutser": "x"}, ["clutser: no such key", "cluster, data, ingest, ledger, logs, policy, slurm, temporal"]),
         ({"policy": {"mod": "auto"}}, ["policy.mod: no such key", "approval_expires", "mode"]),
         ({"policy": {"hang": {"flor": "PT1S"}}}, ["policy.hang.flor: no such key", "floor"]),
+        ({"slurm": {"way": "ssh"}}, ["slurm: way ssh needs ssh.host"]),
+        ({"slurm": {"way": "telnet"}}, ["slurm.way", "'auto', 'pyslurm', 'commands' or 'ssh'", "telnet"]),
+        ({"slurm": {"ssh": {"port": 0}}}, ["slurm.ssh.port", "greater than or equal to 1"]),
+        ({"logs": {"over_ssh": True}}, [": logs.over_ssh needs slurm.ssh.host"]),
         ({"slurm": {"bim": "/x"}}, ["slurm.bim: no such key", "bin, conf"]),
         ({"policy": {"mode": "full"}}, ["policy.mode", "'monitor', 'approve' or 'auto'", "found 'full'"]),
         ({"policy": {"drains_per_hour": "many"}}, ["policy.drains_per_hour", "integer", "found 'many'"]),
@@ -222,3 +226,36 @@ def test_settings_do_not_change():
 def test_the_data_folder_may_be_a_path(site, tmp_path):
     """An absolute folder is taken as it is."""
     assert load(site({"data": str(tmp_path)})).folder == Path(tmp_path)
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:8642", "[::1]:8642", "localhost:0", ""])
+def test_ingest_may_listen_on_loopback_in_the_clear(site, listen):
+    """Nobody overhears a token there."""
+    assert load(site({"ingest": {"listen": listen}})).ingest.listen == listen
+
+
+def test_ingest_elsewhere_needs_tls_or_a_word(site):
+    """Who overhears a token can speak for its node."""
+    with pytest.raises(ConfigError, match=r"ingest: listen on 0\.0\.0\.0:8642 without TLS"):
+        load(site({"ingest": {"listen": "0.0.0.0:8642"}}))
+    for word in ({"insecure": True}, {"tls_cert": "c.pem", "tls_key": "k.pem"}):
+        assert load(site({"ingest": {"listen": "[::]:8642", **word}})).ingest.address == ("::", 8642)
+
+
+@pytest.mark.parametrize("listen", ["8642", "127.0.0.1", "127.0.0.1:", ":8642", "127.0.0.1:x", "127.0.0.1:65536"])
+def test_ingest_needs_host_and_port(site, listen):
+    """What was found is said, and what is accepted."""
+    with pytest.raises(ConfigError, match="host:port, for example"):
+        load(site({"ingest": {"listen": listen}}))
+
+
+def test_a_certificate_needs_its_key(site):
+    """And the other way round."""
+    with pytest.raises(ConfigError, match="belong together"):
+        load(site({"ingest": {"tls_cert": "c.pem"}}))
+
+
+def test_the_agents_key_stands_with_the_data(site):
+    """Where nothing else is said."""
+    assert load(site({"data": "/srv/relight"})).ingest_key == Path("/srv/relight/ingest.key")
+    assert load(site({"ingest": {"key_file": "/etc/relight/agents.key"}})).ingest_key == Path("/etc/relight/agents.key")

@@ -28,7 +28,7 @@ from relight.domain.plan import Mode, Plan, Restart
 from relight.domain.policy import Policy, Verdict
 from relight.workers.cli import main
 from relight.workers.controller import sandbox
-from relight.workers.keys import make_approval_key
+from relight.workers.keys import make_key
 from relight.workflows.recover_job import RecoverJob
 
 from .conftest import user_code
@@ -83,7 +83,7 @@ class Stubs:
 @pytest.fixture
 def site(ledger: SqlLedger, data: Path) -> Site:
     slurm = MemorySlurm(now)
-    make_approval_key(data / "approval.key")
+    make_key(data / "approval.key")
     return Site(
         cluster="main",
         slurm=slurm,

@@ -13,21 +13,26 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from temporalio import workflow
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client
 from temporalio.common import SearchAttributeKey
 from temporalio.worker import Worker
 
 from relight.activities import attributes
 from relight.activities import contracts as c
+from relight.clients.files import LocalFiles
 from relight.clients.ledger_sql import SqlLedger
 from relight.clients.memory import MemorySlurm
 from relight.clients.slurm import SlurmUnavailableError
-from relight.clients.slurm_process import Done
-from relight.config.settings import PolicySettings, Settings, load
+from relight.clients.slurm_process import Done, LocalRunner
+from relight.clients.ways import Access
+from relight.config.settings import PolicySettings, Settings, Way, load
 from relight.console.doctor import Probe, check_variables, look
 from relight.console.doctor_checks import Check, Health, ok
 from relight.console.doctor_site import check_approval_key, check_job_logs, check_kernel_logs, check_ledger
-from relight.console.doctor_slurm import check_facts, check_wrapper, judge_level, owned_by_others
+from relight.console.doctor_slurm import check_facts, check_slurm, check_wrapper, judge_level, owned_by_others
 from relight.console.doctor_temporal import check_temporal
 from relight.domain.plan import Mode
 from relight.domain.slurm import SlurmFacts
@@ -52,6 +57,20 @@ def now() -> datetime:
 
 def settings(**given: object) -> Settings:
     return Settings(**given)
+
+
+class Elsewhere:
+    """Runs commands as on another machine: nothing of it can be looked at here."""
+
+    run = LocalRunner().run
+
+
+def access(**given: object) -> Access:
+    """A way to a simulated Slurm."""
+    slurm = MemorySlurm(now)
+    here = LocalRunner()
+    parts = {"way": Way.COMMANDS, "why": "", "slurm": slurm, "runner": here, "nodes": slurm, "files": LocalFiles()}
+    return Access(**{**parts, "node_command": (), "node_runner": here, **given})
 
 
 def by_name(checks: object) -> dict[str, Check]:
@@ -154,16 +173,39 @@ def test_a_wrapper_that_others_can_write_is_not_trusted(tmp_path: Path):
     assert "No such file" in owned_by_others(tmp_path / "none")
 
 
-async def test_the_real_wrapper_answers_with_its_usage(tmp_path: Path):
+async def test_the_real_wrapper_answers_with_its_usage():
     """Called without words it changes nothing; a program that is something else is told apart."""
     source = Path(__file__).parent.parent.parent / "clients" / "relight_node.py"
-    program(tmp_path, "ssh", f"exec {sys.executable} -I {source}")
-    real = settings(slurm={"node_wrapper": [str(tmp_path / "ssh"), "root@slurmctl", "relight-node"]})
-    assert (await check_wrapper(real))[0].status is Health.OK
-    other = settings(slurm={"node_wrapper": ["/bin/true"]}, policy={"mode": "auto"})
-    assert (await check_wrapper(other))[0].status is Health.FAIL
-    none = settings(slurm={"node_wrapper": []}, policy={"mode": "monitor"})
-    assert (await check_wrapper(none))[0].status is Health.WARN
+    real = access(node_command=(sys.executable, "-I", str(source)), node_runner=Elsewhere())
+    (check,) = await check_wrapper(settings(), real)
+    assert (check.status, check.found.endswith("answers over SSH")) == (Health.OK, True)
+    other, auto = access(node_command=("/bin/true",), node_runner=Elsewhere()), {"mode": "auto"}
+    assert (await check_wrapper(settings(policy=auto), other))[0].status is Health.FAIL
+    assert (await check_wrapper(settings(policy={"mode": "monitor"}), access(node_command=())))[0].status is Health.WARN
+
+
+async def test_the_way_to_slurm_is_named_with_its_reason():
+    """Which way, why that one, what it leaves to the commands; and what to do when there is no answer."""
+    checks = by_name(await check_slurm(settings(), access(way=Way.PYSLURM, why="pyslurm is installed and works")))
+    assert checks["Slurm"].found.startswith("by pyslurm, directly: 24.11.5, ClusterName test")
+    assert checks["way"].found.startswith("pyslurm is installed and works; left to the commands: executions, cpu_time")
+    ssh = settings(slurm={"ssh": {"host": "slurmctl", "user": "relight"}})
+    slurm = MemorySlurm(now)
+    slurm.fail_next("facts", SlurmUnavailableError("its host key has changed"))
+    checks = by_name(await check_slurm(ssh, access(way=Way.SSH, why="slurm.ssh.host is set", slurm=slurm)))
+    assert checks["Slurm"].found == (
+        "by commands over SSH, relight@slurmctl:22, as that user: its host key has changed"
+    )
+    assert checks["Slurm"].status is Health.FAIL
+    assert checks["way"].found == "slurm.ssh.host is set"
+
+
+def test_what_an_operator_may_not_do_is_said():
+    """Slurm refuses it on every version: the doctor says so before somebody finds out at night."""
+    asked = Done(0, "Operator\n", "")
+    assert judge_level("relight", asked, Mode.AUTO).found == (
+        "relight: Operator; may not: drain nodes (relight-node does), write AdminComment"
+    )
 
 
 # --- files ---
@@ -237,6 +279,17 @@ def beside(temporal: Client, **more: object) -> Settings:
     return settings(temporal={"address": temporal.service_client.config.target_host, **more}, cluster="doctored")
 
 
+async def polled(temporal: Client, queue: str) -> None:
+    """Wait until the server has heard from a worker of the queue: its first poll may come late."""
+    request = DescribeTaskQueueRequest(namespace=temporal.namespace, task_queue=TaskQueue(name=queue))
+    request.task_queue_type = TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW
+    async with asyncio.timeout(20):
+        while True:
+            if (await temporal.workflow_service.describe_task_queue(request)).pollers:
+                return
+            await asyncio.sleep(0.05)
+
+
 async def test_a_temporal_without_a_worker_watches_nothing(temporal: Client):
     """The server answers; nobody polls, and neither watchers nor guard were ever started."""
     checks = by_name(await check_temporal(beside(temporal)))
@@ -250,6 +303,7 @@ async def test_a_worker_and_its_watchers_are_seen(temporal: Client):
     """Polling on this cluster's queue, watchers running; once ended, they are said to be."""
     async with Worker(temporal, task_queue="relight-doctored", workflows=[Watches]):
         handle = await temporal.start_workflow(Watches.run, id="watch/doctored", task_queue="relight-doctored")
+        await polled(temporal, "relight-doctored")
         checks = by_name(await check_temporal(beside(temporal)))
         assert checks["worker"].found.startswith("1 worker on relight-doctored")
         assert checks["WatchCluster"].status is Health.OK

@@ -6,7 +6,8 @@ import pytest
 
 from relight.domain.attempts import Progress
 from relight.domain.confirmation import judge, moved_since
-from relight.domain.evidence import Interruption
+from relight.domain.endings import HUNG_UNTIL_LIMIT
+from relight.domain.evidence import Evidence, Interruption, Source
 from relight.domain.incidents import Outcome
 from relight.domain.slurm import JobFlag, JobState
 
@@ -15,7 +16,18 @@ from relight.domain.slurm import JobFlag, JobState
 def judged(attempt, detection, record):
     """Judges a detection about job 7; what is not said is ordinary."""
 
-    def call(kind=Interruption.CRASH, *, look=None, gone=False, progress=None, lost=False, earlier=(), **fields):
+    def call(
+        kind=Interruption.CRASH,
+        *,
+        look=None,
+        gone=False,
+        progress=None,
+        lost=False,
+        earlier=(),
+        now=None,
+        ends_programs=False,
+        **fields,
+    ):
         return judge(
             attempt(),
             detection(kind=kind, **fields),
@@ -23,6 +35,8 @@ def judged(attempt, detection, record):
             progress=progress or Progress(),
             node_still_lost=lost,
             earlier=earlier,
+            now=now,
+            ends_programs=ends_programs,
         )
 
     return call
@@ -91,6 +105,102 @@ def test_a_suspended_job_does_not_hang(judged, record):
 def test_a_hang_of_an_ended_attempt_is_judged_as_its_end(judged, gone):
     """Once the attempt has ended, its end is the interruption."""
     assert judged(Interruption.HANG, gone=gone).outcome is Outcome.NOT_CONFIRMED
+
+
+@pytest.mark.parametrize("state", [JobState.TIMEOUT, JobState.PENDING])
+def test_a_hang_until_the_time_limit_is_confirmed_by_it(judged, record, state):
+    """It was told from the attempt's end, so that the attempt has ended is no objection."""
+    silence = Evidence(source=Source.PROGRESS, text="no step for 900 s", signature=HUNG_UNTIL_LIMIT)
+    assert judged(Interruption.HANG, look=record(state=state), evidence=(silence,)).outcome is None
+    assert judged(Interruption.HANG, gone=True, evidence=(silence,)).outcome is None
+    assert judged(Interruption.HANG, look=record(state=JobState.UNKNOWN), evidence=(silence,)) is None
+
+
+SECOND = timedelta(seconds=1)
+
+
+@pytest.fixture
+def fault(judged, record, now):
+    """Judges a GPU fault so many seconds after it, under a job whose last step came so many seconds after it."""
+
+    def call(after, *, step=None, look=None, seconds=1.0, **fields):
+        seen = (
+            Progress(last_step=7, last_step_at=now + step * SECOND, step_seconds=seconds) if step is not None else None
+        )
+        at = None if after is None else now + after * SECOND
+        return judged(Interruption.GPU_FAULT, look=look or record(), progress=seen, now=at, **fields)
+
+    return call
+
+
+def test_a_fault_does_not_end_training_that_goes_on(fault):
+    """A newer step: not confirmed, however grave the fault."""
+    judgement = fault(10, step=9, ends_programs=True)
+    assert judgement.outcome is Outcome.NOT_CONFIRMED
+    assert judgement.reason == "training goes on: step 7"
+
+
+@pytest.mark.parametrize(("step", "seconds"), [(-5, 1.0), (0, 1.0), (4, 1.0), (19, 10.0), (None, 1.0)])
+def test_a_step_in_flight_is_no_newer_step(fault, step, seconds):
+    """A line that comes with the fault may be of a step done before it: look again."""
+    assert fault(20, step=step, seconds=seconds) is None
+
+
+def test_silence_confirms_a_fault_that_ends_programs(fault):
+    """After a minute, counted from the last sign of life; not a fault that programs survive."""
+    assert fault(59, step=-5, ends_programs=True) is None
+    assert fault(60, step=-5, ends_programs=True).outcome is None
+    assert fault(60, step=3, ends_programs=True) is None
+    assert fault(63, step=3, ends_programs=True).outcome is None
+    assert fault(63, step=3) is None
+
+
+def test_slow_steps_are_not_silence(fault):
+    """Two steps of 40 s must be overdue."""
+    assert fault(70, step=-5, seconds=40.0, ends_programs=True) is None
+    assert fault(80, step=-5, seconds=40.0, ends_programs=True).outcome is None
+
+
+def test_without_steps_silence_says_nothing(fault):
+    """The output shows none: only the end confirms, and after two minutes it is given up."""
+    assert fault(119, ends_programs=True) is None
+    assert fault(120, ends_programs=True).outcome is Outcome.NOT_CONFIRMED
+
+
+def test_a_suspended_job_is_not_silent(fault, record):
+    """Its silence means nothing."""
+    assert fault(100, step=-5, ends_programs=True, look=record(state=JobState.SUSPENDED)) is None
+
+
+def test_without_a_clock_only_steps_and_ends_are_told(fault):
+    """Silence needs the time."""
+    assert fault(None, step=-5, ends_programs=True) is None
+    assert fault(None, step=9).outcome is Outcome.NOT_CONFIRMED
+
+
+@pytest.mark.parametrize("state", [JobState.FAILED, JobState.NODE_FAIL])
+def test_a_bad_end_confirms_a_fault(judged, record, state):
+    """So does a record that is gone, or queued again."""
+    assert judged(Interruption.GPU_FAULT, look=record(state=state)).outcome is None
+    assert judged(Interruption.GPU_FAULT, look=record(state=JobState.PENDING, restarts=1)).outcome is None
+    assert judged(Interruption.GPU_FAULT, gone=True).outcome is None
+
+
+@pytest.mark.parametrize("state", [JobState.COMPLETED, JobState.CANCELLED, JobState.TIMEOUT, JobState.PREEMPTED])
+def test_another_end_does_not(judged, record, state):
+    """The job went on in spite of the fault until it was done, or its user stopped it."""
+    judgement = judged(Interruption.GPU_FAULT, look=record(state=state))
+    assert judgement.outcome is Outcome.NOT_CONFIRMED
+    assert str(state) in judgement.reason
+
+
+def test_the_end_after_a_fault_that_was_left_alone_is_another_interruption(judged, incident, now):
+    """When the incident closed while the attempt still ran, and only then."""
+    closed = incident(kind=Interruption.GPU_FAULT, outcome=Outcome.EXPIRED, closed_at=now)
+    assert judged(detected_at=now + SECOND, earlier=(closed,)).outcome is None
+    assert judged(detected_at=now - SECOND, earlier=(closed,)).outcome is Outcome.NOT_CONFIRMED
+    restarted = incident(kind=Interruption.GPU_FAULT, outcome=Outcome.RECOVERED, closed_at=now)
+    assert judged(detected_at=now + SECOND, earlier=(restarted,)).outcome is Outcome.NOT_CONFIRMED
 
 
 def test_a_late_echo_is_dropped(judged, record, incident, now):

@@ -66,6 +66,16 @@ def test_what_slurm_or_the_user_ended_is_left_alone(situation, diagnosis, record
     assert (verdict.outcome, verdict.plan.acts) == (Outcome.OVERRIDDEN, False)
 
 
+@pytest.mark.parametrize(
+    ("kind", "restart"), [(Interruption.HANG, Restart.REQUEUE), (Interruption.CRASH, Restart.NONE)]
+)
+def test_a_time_limit_is_the_users_unless_the_job_hung_until_it(situation, diagnosis, record, kind, restart):
+    """Silent long before its end: a hang, which no more than a living one is restarted without a second witness."""
+    verdict = decide(situation(record=record(state=JobState.TIMEOUT), kind=kind), diagnosis(), AUTO)
+    assert verdict.plan.restart is restart
+    assert verdict.mode is (Mode.APPROVE if kind is Interruption.HANG else Mode.AUTO)
+
+
 def test_an_unreadable_state_is_not_acted_on(situation, diagnosis, record):
     """Unknown is neither yes nor no."""
     verdict = decide(situation(record=record(state=JobState.UNKNOWN)), diagnosis(), AUTO)

@@ -11,8 +11,9 @@ from relight.domain.diagnosis import Action, Category, Diagnosis, Hypothesis, Im
 from relight.domain.evidence import Answer, Interruption
 from relight.domain.incidents import Outcome
 from relight.domain.plan import Mode, Plan, Restart, lowest
-from relight.domain.policy import Hand, Policy, Verdict, decide, exclusions, job_mode
+from relight.domain.policy import Hand, Policy, Verdict, decide, exclusions
 from relight.domain.slurm import JobFlag, JobState, NodeFlag, NodeRecord, NodeState, SlurmFacts
+from relight.domain.wishes import job_mode
 
 POWER = [Mode.MONITOR, Mode.APPROVE, Mode.AUTO]
 NAMES = [f"n{i}" for i in range(8)]

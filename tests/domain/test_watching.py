@@ -1,24 +1,23 @@
-"""What two reads of Slurm mean: which attempts started, which ended, and which ends are interruptions."""
+"""What two reads of Slurm mean: which attempts started, which ended, and which ran unseen."""
 
 from datetime import timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from relight.domain.evidence import Interruption, Source, Trust
-from relight.domain.policy import Hand
-from relight.domain.slurm import AccountingRow, JobFlag, JobState, NodeFlag, NodeState
-from relight.domain.watching import Ended, alive, compare, ending, lost_nodes, node_down, purged
-
-BAD = [JobState.FAILED, JobState.NODE_FAIL, JobState.BOOT_FAIL, JobState.OUT_OF_MEMORY]
-NOBODYS_FAULT = [
-    JobState.COMPLETED,
-    JobState.CANCELLED,
-    JobState.PREEMPTED,
-    JobState.TIMEOUT,
-    JobState.DEADLINE,
-    JobState.PENDING,
-    JobState.UNKNOWN,
-]
+from relight.domain.slurm import AccountingRow, JobFlag, JobState, NodeState
+from relight.domain.watching import (
+    Ended,
+    alive,
+    compare,
+    flashes,
+    lost_nodes,
+    missed,
+    newest,
+    node_down,
+    over,
+)
 
 
 def test_a_running_job_not_yet_known_has_started(record):
@@ -74,62 +73,92 @@ def test_another_submission_is_not_this_attempt(attempt, record, now):
     assert not alive(attempt().key, record(submit_time=now + timedelta(seconds=1)))
 
 
-@pytest.mark.parametrize("state", BAD)
-def test_bad_ends_are_interruptions(attempt, record, now, state):
-    """Failures are; a lost node is told from a crash."""
-    old = attempt()
-    found = ending(Ended(old, record(state=state, exit_code=9, end_time=now)), Hand.NOBODY, (), now)
-    assert found is not None
-    assert found.kind is (Interruption.NODE_LOST if state is JobState.NODE_FAIL else Interruption.CRASH)
-    assert (found.id, found.attempt, found.occurred_at) == (f"{old.key}/ended", old.key, now)
-    assert str(state) in found.evidence[0].text
-    assert found.evidence[0].source is Source.SLURMCTLD
+SECOND = timedelta(seconds=1)
 
 
-@pytest.mark.parametrize("state", NOBODYS_FAULT)
-def test_other_ends_are_none(attempt, record, now, state):
-    """Success, cancelling, preemption, a time limit, and what could not be read are no interruptions."""
-    assert ending(Ended(attempt(), record(state=state)), Hand.NOBODY, (), now) is None
+def test_a_flash_is_a_bad_end_that_the_last_look_did_not_show(record, now):
+    """What was over before is old, other ends are none, and what still completes is looked at again."""
+    failed = record(state=JobState.FAILED, end_time=now)
+    assert flashes([failed], frozenset()) == (failed,)
+    assert flashes([failed], over([failed])) == ()
+    assert flashes([record(state=JobState.COMPLETED, end_time=now)], frozenset()) == ()
+    assert flashes([record(state=JobState.FAILED, end_time=now, flags={JobFlag.COMPLETING})], frozenset()) == ()
+    assert flashes([record(state=JobState.FAILED, end_time=now, nodes=())], frozenset()) == ()
 
 
-@pytest.mark.parametrize("hand", [Hand.RELIGHT, Hand.UNKNOWN])
-@pytest.mark.parametrize("state", list(JobState))
-def test_a_requeue_by_relight_or_somebody_else_is_none(attempt, record, now, hand, state):
-    """Whoever queued it again deals with it."""
-    assert ending(Ended(attempt(), record(state=state, restarts=1)), hand, (), now) is None
+def test_the_next_execution_of_a_job_that_was_over_is_another(record, now):
+    """It ended before, was queued again, ran and failed between two looks."""
+    first = record(state=JobState.FAILED, end_time=now)
+    again = record(state=JobState.FAILED, submit_time=now + SECOND, end_time=now + 2 * SECOND, restarts=1)
+    assert flashes([again], over([first])) == (again,)
 
 
-def test_slurms_own_requeue_is_a_lost_node(attempt, record, node, now):
-    """Slurm queues again after a lost node: NODE_FAIL shows nowhere, so the hand and the node tell."""
-    lost = node("n2", NodeState.DOWN, flags={NodeFlag.NOT_RESPONDING}, reason="Not responding")
-    found = ending(Ended(attempt(), record(state=JobState.PENDING, restarts=1)), Hand.SLURM, (lost,), now)
-    assert found is not None
-    assert found.kind is Interruption.NODE_LOST
-    assert [e.node for e in found.evidence] == [None, "n2"]
-    assert all(e.trust is Trust.PLATFORM for e in found.evidence)
+@given(seconds=st.integers(-100_000_000, 100_000_000))
+def test_between_two_looks_no_clock_decides(record, now, seconds):
+    """Wherever Slurm's clock is set, forward or back, an end that the last look did not show is a flash."""
+    at = now + timedelta(seconds=seconds)
+    failed = record(state=JobState.FAILED, submit_time=at, end_time=at)
+    old = record(job_id=8, state=JobState.FAILED, end_time=now)
+    assert flashes([failed, old], over([record(submit_time=at), old])) == (failed,)
 
 
-def test_a_mass_loss_fits_into_one_detection(attempt, record, node, now):
-    """However many nodes are lost at once, the detection stays within what a signal may carry."""
-    lost = [node(f"n{i}", NodeState.DOWN, reason="x" * 900) for i in range(500)]
-    found = ending(Ended(attempt(), record(state=JobState.NODE_FAIL)), Hand.NOBODY, lost, now)
-    assert found is not None
-    assert len(found.evidence) == 9
+def test_after_a_restart_slurms_own_newest_time_is_the_limit(record, now):
+    """In whole seconds, so that second itself still counts."""
+    ended = [record(job_id=i, state=JobState.FAILED, end_time=now + i * SECOND) for i in (-1, 0, 1)]
+    assert [job.job_id for job in flashes(ended, frozenset(), now)] == [0, 1]
 
 
-def test_an_end_without_a_record_is_not_judged_here(attempt, now):
-    """Without a record nothing is known: accounting is asked instead."""
-    assert ending(Ended(attempt(), None), Hand.NOBODY, (), now) is None
+def test_the_newest_time_is_no_forecast(record, now):
+    """StartTime of a waiting job and EndTime of a running one lie in the future."""
+    hour = timedelta(hours=1)
+    waiting = record(state=JobState.PENDING, start_time=now + hour)
+    running = record(end_time=now + hour)
+    ended = record(state=JobState.FAILED, end_time=now + SECOND)
+    assert newest([waiting, running]) == now
+    assert newest([waiting, running, ended]) == now + SECOND
+    assert newest([]) is None
 
 
-@pytest.mark.parametrize("state", list(JobState))
-def test_accounting_is_judged_alike(attempt, now, state):
-    """For a purged job, accounting's bad ends are interruptions and no others."""
-    row = AccountingRow(job_id=7, state=state, submit_time=now, end_time=now)
-    found = purged(attempt(), row, now)
-    assert (found is not None) is (state in BAD)
-    if found is not None:
-        assert found.kind is (Interruption.NODE_LOST if state is JobState.NODE_FAIL else Interruption.CRASH)
+def row(now, number, state=JobState.NODE_FAIL, **fields):
+    """An execution that was submitted `number` minutes after the first, and ran for half a minute."""
+    at = now + timedelta(minutes=number)
+    given = {"submit_time": at, "start_time": at, "end_time": at + timedelta(seconds=30), "nodes": (f"n{number}",)}
+    return AccountingRow(job_id=7, state=state, **{**given, **fields})
+
+
+def test_missed_executions_are_told_apart_and_counted(record, now):
+    """Those before the record's own, oldest first, with the restart count that each had."""
+    here = record(state=JobState.PENDING, restarts=3, submit_time=now + timedelta(minutes=3), nodes=())
+    rows = [row(now, 2, exit_code=1), row(now, 0), row(now, 1), row(now, 3, start_time=None, end_time=None)]
+    found = missed(here, rows, after=None, before=here.submit_time)
+    assert [(each.restarts, each.nodes, each.exit_code) for each in found] == [
+        (0, ("n0",), 0),
+        (1, ("n1",), 0),
+        (2, ("n2",), 1),
+    ]
+    assert {each.user for each in found} == {"alice"}
+    assert all(each.state is JobState.NODE_FAIL and each.end_time for each in found)
+
+
+def test_executions_after_the_last_one_known_are_counted_from_it(record, now):
+    """When slurmctld has forgotten the job: its last attempt that was seen had one restart."""
+    rows = [row(now, number) for number in range(4)]
+    found = missed(record(restarts=1), rows, after=now + timedelta(minutes=1), before=None)
+    assert [each.restarts for each in found] == [2, 3]
+
+
+def test_older_rows_than_restarts_are_another_jobs(record, now):
+    """It had the same id before."""
+    rows = [row(now, number) for number in range(4)]
+    found = missed(record(restarts=2), rows, after=None, before=now + timedelta(minutes=9))
+    assert [(each.restarts, each.nodes) for each in found] == [(0, ("n2",)), (1, ("n3",))]
+    assert missed(record(), rows, after=None, before=now + timedelta(minutes=9)) == ()
+
+
+def test_an_execution_that_never_ran_is_none(record, now):
+    """Cancelled while it waited: without a start."""
+    rows = [row(now, 0, JobState.CANCELLED, start_time=None)]
+    assert missed(record(restarts=1), rows, after=None, before=now + timedelta(minutes=1)) == ()
 
 
 def test_only_the_attempts_own_lost_nodes_count(attempt, node):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from relight.lab import fault_rules, faults
-from relight.lab.fault_rules import Deed, FaultFile, FaultRule, due
+from relight.lab.fault_rules import Deed, FaultFile, FaultRule, due, slowness
 from relight.lab.processes import Process
 from relight.lab.xids import XIDS
 
@@ -47,6 +47,12 @@ def test_rules_added_while_running_are_seen(tmp_path: Path) -> None:
     assert file.rules() == (BUG, NOW)
 
 
+def test_only_a_slow_rank_takes_longer() -> None:
+    """By as many times as its rule says."""
+    slow = FaultRule(rank=3, do=Deed.SLOW, times=1.2)
+    assert [slowness(rule) for rule in (None, BUG, slow)] == [1.0, 1.0, 1.2]
+
+
 def test_a_rule_may_be_written_by_hand(tmp_path: Path) -> None:
     """The documented JSON is read."""
     (tmp_path / "faults.json").write_text('[{"rank": 5, "step": 40, "attempts": [0], "do": "raise", "text": "zebra"}]')
@@ -63,6 +69,9 @@ def test_a_rule_may_be_written_by_hand(tmp_path: Path) -> None:
         faults.node("n2"),
         faults.bug(step=120),
         faults.bug(),
+        faults.slow(rank=3),
+        faults.slow(rank=3, percent=20),
+        faults.nan(rank=0),
     ],
     ids=str,
 )

@@ -17,6 +17,7 @@ import pytest
 from temporalio.client import Client, WorkflowHandle
 from temporalio.contrib.pydantic import pydantic_data_converter
 
+from relight.config.settings import Way
 from relight.domain.attempts import AttemptState
 from relight.domain.evidence import Detection
 from relight.domain.incidents import Incident, Outcome, Phase
@@ -35,14 +36,16 @@ NewStack = Callable[..., AbstractContextManager[Stack]]
 
 
 @contextmanager
-def _new_stack(nodes: int = 4, profile: Profile = Profile.PRODUCTION, **policy: Any) -> Iterator[Stack]:
-    production = profile is Profile.PRODUCTION
-    if os.geteuid() != 0 or packages.missing(accounting=production, production=production):
+def _new_stack(
+    nodes: int = 4, profile: Profile = Profile.PRODUCTION, way: Way = Way.COMMANDS, **policy: Any
+) -> Iterator[Stack]:
+    production, ssh = profile is Profile.PRODUCTION, way is Way.SSH
+    if os.geteuid() != 0 or packages.missing(accounting=production, production=production, ssh=ssh):
         pytest.skip("needs root and the Slurm packages (relight.lab.packages.ensure)")
     # Not pytest's own folder: other users must reach it, and its path must be short.
     folder = Path(tempfile.mkdtemp(prefix="relight-sys-", dir="/tmp"))
     folder.chmod(0o755)
-    stack = Stack(StackSpec(folder=folder, nodes=nodes, profile=profile, policy=policy))
+    stack = Stack(StackSpec(folder=folder, nodes=nodes, profile=profile, way=way, policy=policy))
     try:
         stack.start()
         yield stack
@@ -53,7 +56,7 @@ def _new_stack(nodes: int = 4, profile: Profile = Profile.PRODUCTION, **policy: 
 
 @pytest.fixture(scope="session")
 def new_stack() -> NewStack:
-    """Starts a stack; its arguments are the number of nodes, the profile, and keys of the policy."""
+    """Starts a stack; its arguments are the number of nodes, the profile, the way, and keys of the policy."""
     return _new_stack
 
 

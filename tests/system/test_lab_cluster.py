@@ -1,6 +1,7 @@
 """The lab's cluster against the real Slurm of this machine."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -232,6 +233,75 @@ def test_a_start_that_was_killed_can_be_stopped(folder: Path) -> None:
     starter.wait(TIMEOUT_S)
     Cluster.load(folder).stop()
     assert traces(folder) == []
+
+
+def test_the_backup_takes_over_and_hands_back(folder: Path) -> None:
+    """slurmctld dies: its backup answers, with the same jobs; started again it is in charge once more."""
+    cluster = Cluster(ClusterSpec(folder=folder, nodes=1, backup=True))
+    try:
+        cluster.start()
+        job = cluster.submit("#!/bin/sh\ntrue\n", "--hold")
+        # Slurm writes its state aside: killed at once, it would lose the job.
+        until((folder / "state/job_state").exists, "the job to be saved")
+        cluster.kill_controller()
+        until(lambda: cluster.job_field(job, "JobState") == "PENDING", "the backup to take over")
+        assert re.search(r"primary.* is DOWN\n.*backup.* is UP", cluster.run("scontrol", "ping", check=False).stdout)
+        cluster.start_controller()
+        assert re.search(r"primary.* is UP\n.*backup.* is UP", cluster.run("scontrol", "ping").stdout)
+        until(lambda: cluster.job_field(job, "JobState") == "PENDING", "the job to be known again")
+    finally:
+        cluster.stop()
+    assert traces(folder) == []
+
+
+def test_without_a_backup_a_killed_controller_stays_away_until_it_is_started(fast: Cluster) -> None:
+    """What it knew is not lost."""
+    job = fast.submit("#!/bin/sh\ntrue\n", "--hold")
+    until((fast.folder / "state/job_state").exists, "the job to be saved")
+    fast.kill_controller()
+    assert fast.node_states() is None
+    with pytest.raises(ClusterError, match="slurmctld is not running"):
+        fast.freeze_controller()
+    fast.start_controller()
+    until(lambda: fast.job_field(job, "JobState") == "PENDING", "the job to be known again")
+
+
+def test_a_frozen_controller_takes_connections_and_says_nothing(fast: Cluster) -> None:
+    """A command waits its time-out; once thawed it is answered; a frozen one can be stopped."""
+    fast.freeze_controller()
+    assert "timed out" in fast.run("squeue", check=False).stderr
+    fast.thaw_controller()
+    assert fast.run("squeue", check=False).returncode == 0
+    fast.freeze_controller()
+    fast.stop()
+    assert traces(fast.folder) == []
+
+
+def test_without_munged_nobody_can_say_who_he_is(fast: Cluster) -> None:
+    """Started again, commands work. They themselves would try for 49 s (seen on 22.05, 24.11, 26.05)."""
+    probe = ("munge", "-S", str(fast.folder / "run/munge.socket"), "-n")
+    fast.kill_munge()
+    assert fast.run(*probe, check=False).returncode != 0
+    fast.start_munge()
+    assert fast.run(*probe).returncode == 0
+    assert fast.run("squeue").returncode == 0
+
+
+def test_defined_nodes_are_there_and_hold_nothing_up(folder: Path) -> None:
+    """A thousand nodes that nothing runs for, DOWN in a partition of their own; the real ones work."""
+    cluster = Cluster(ClusterSpec(folder=folder, nodes=1, defined_nodes=1000, slurmctld_parameters=("rl_enable",)))
+    try:
+        cluster.start()
+        states = cluster.node_states() or {}
+        assert len(states) == 1001
+        assert {state.strip("*") for node, state in states.items() if node != "n1"} == {"down"}
+        done = cluster.submit("#!/bin/sh\ntrue\n", "--output=/dev/null")
+        until(lambda: cluster.job_field(done, "JobState") == "COMPLETED", "a job on the real node")
+        waits = cluster.submit("#!/bin/sh\ntrue\n", "--partition=defined")
+        assert cluster.job_field(waits, "JobState") == "PENDING"
+        assert "rl_enable" in cluster.run("scontrol", "show", "config").stdout
+    finally:
+        cluster.stop()
 
 
 AS_OWNER = """

@@ -39,7 +39,8 @@ def observed(new_stack: NewStack) -> Iterator[Lab]:
 def test_a_hang_that_nothing_but_silence_shows_waits_for_a_person(lab: Lab) -> None:
     """slurmd does not tell an Operator CPU times, so the log's silence stands alone: `relight approve` decides."""
     job = lab.train(nodes=2, tasks_per_node=2)
-    lab.until_step(job, 40)
+    # Past step 50, after which a first checkpoint might come that takes minutes, and before 100, the next such.
+    lab.until_step(job, 60)
     lab.inject(job, faults.hang(rank=3))
     incident = lab.waiting(job)
     assert incident.mode is Mode.APPROVE

@@ -249,6 +249,20 @@ async def test_a_crash_during_a_hang_nobody_decided_on_is_handled(incident, scri
     assert [arg.detection.id for arg in script.args(c.CONFIRM)] == ["hang", "crash"]
 
 
+@pytest.mark.parametrize("kind", [Interruption.STRAGGLER, Interruption.NUMERICS, Interruption.GPU_FAULT])
+async def test_a_crash_of_an_attempt_that_was_left_running_is_handled(incident, script, kind):
+    """It came while the incident of what was left alone was still open."""
+    left = script.verdict(outcome=Outcome.OBSERVED, restart=Restart.NONE)
+    script.on(c.PLAN, left, script.verdict())
+    hold = script.hold(c.CLOSE)
+    handle = await incident.start(incident.detection("slow", kind))
+    await hold.started.wait()
+    await handle.signal("evidence", incident.detection("crash"))
+    hold.release.set()
+    assert (await handle.result()).outcome is Outcome.RECOVERED
+    assert [arg.detection.id for arg in script.args(c.CONFIRM)] == ["slow", "crash"]
+
+
 async def test_carried_over_are_the_latest_of_each_kind_and_a_hang_last(incident, script):
     """A chain of false alarms ends, and what ended the attempt goes before its silence."""
     script.on(c.CONFIRM, c.Confirmation(outcome=Outcome.NOT_CONFIRMED, reason="no"))

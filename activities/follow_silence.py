@@ -1,0 +1,135 @@
+"""Whether an attempt that is followed hangs: its silence against its own rhythm, with what else bears it out."""
+
+from collections.abc import Collection
+from datetime import datetime, timedelta
+from pathlib import PurePath
+
+from relight.activities.follow_state import Following
+from relight.activities.site import Site
+from relight.clients.slurm import SlurmError
+from relight.domain.base import short_hash
+from relight.domain.ledger import Change, RowKind
+from relight.domain.progress import MIN_GAPS, CpuSample, cpu_rate, hang_detection, limit_after_fatal
+from relight.domain.slurm import JobState
+
+BASELINE_OVER = timedelta(seconds=15)
+"""Slurm tells CPU time in whole seconds per task, so a shorter look is too coarse."""
+BASELINE_LASTS = timedelta(minutes=5)
+SUSPICION = 0.6
+"""Share of the silence limit after which the CPU time is sampled, to have something to compare with at the limit."""
+AT_ONCE = timedelta(seconds=5)
+"""Jobs whose last signs of life are no further apart fell silent together."""
+MANY = 4
+"""With fewer jobs on a file system, their falling silent together tells nothing of it."""
+FILES_FIRST = timedelta(minutes=30)
+"""So long a file system is suspected; then the jobs are, whatever made them hang together."""
+
+
+class Silence:
+    """Reports attempts of a cluster that are silent for longer than their rhythm explains."""
+
+    def __init__(self, site: Site) -> None:
+        """Bind to a cluster."""
+        self._site = site
+        self._stalled: dict[str, datetime] = {}
+        """File systems under suspicion, each with when its jobs fell silent."""
+
+    async def check(self, each: Following, everyone: Collection[Following]) -> None:
+        """Report a hang when the silence is longer than the job's own rhythm explains."""
+        now = self._site.clock()
+        # What has not been read yet is not silence.
+        if each.blind or each.more or not each.stepping:
+            return
+        since, limit = self._limit(each)
+        silent = now - since
+        if silent < SUSPICION * limit:
+            await self._keep_baseline(each, now)
+            return
+        if not each.suspected:
+            each.suspected = True
+            each.suspected_from = await self._sample(each, now)
+        if silent < limit or await self._is_suspended(each, now) or await self._files_stall(each, everyone, now):
+            return
+        recent = cpu_rate(each.suspected_from, await self._sample(each, now))
+        detection = hang_detection(
+            each.attempt,
+            each.progress.last_step,
+            now - each.arrival,
+            limit,
+            baseline=each.baseline,
+            recent=recent,
+            now=now,
+            fatal=each.fatal,
+        )
+        body = {"detection": detection.model_dump(mode="json")}
+        entry = self._site.entry(f"{detection.id}/detected", RowKind.DETECTED, body, each.attempt)
+        if not await self._site.ledger.has(entry.id):
+            await self._site.ledger.commit(Change(entries=(entry,), detections=(detection,)))
+
+    def _limit(self, each: Following) -> tuple[datetime, timedelta]:
+        """From when on its silence counts, and how long it may last."""
+        policy = self._site.policy.hang
+        limit = each.limit(policy)
+        if each.fatal is None or each.fatal.at is None:
+            return each.arrival, limit
+        stepped = each.progress.last_step is not None
+        hasty = limit_after_fatal(each.learnt.rhythm, policy, stepped=stepped)
+        since = max(each.arrival, each.fatal.at)
+        # The line makes it earlier, never later.
+        return (since, hasty) if since - each.arrival + hasty < limit else (each.arrival, limit)
+
+    async def _files_stall(self, each: Following, everyone: Collection[Following], now: datetime) -> bool:
+        """Whether the file system rather than the job has fallen silent; said once."""
+        mount = _mount(each)
+        group = [other for other in everyone if other.stepping and _mount(other) == mount]
+        together = [other for other in group if abs(other.arrival - each.arrival) <= AT_ONCE]
+        owners = {other.attempt.record.user for other in together}
+        if len(group) < MANY or len(owners) < 2 or 2 * len(together) <= len(group):  # noqa: PLR2004 - users apart
+            self._stalled.pop(mount, None)
+            return False
+        if now - each.arrival > FILES_FIRST:
+            return False
+        if mount not in self._stalled:
+            self._stalled[mount] = each.arrival
+            who = f"{len(together)} of {len(group)} jobs with output in {mount}"
+            why = f"{who} fell silent at once: is it the file system?"
+            entry_id = f"blind/files/{short_hash(f'{self._site.cluster}/{mount}')}/{each.arrival.isoformat()}"
+            entry = self._site.entry(entry_id, RowKind.BLIND, {"what": "file system", "why": why})
+            await self._site.ledger.commit(Change(entries=(entry,)))
+        return True
+
+    async def _is_suspended(self, each: Following, now: datetime) -> bool:
+        """Suspended jobs never hang: their silence begins anew when they go on. Unknown is not yes."""
+        try:
+            record = await self._site.record(each.attempt.key.job_id)
+        except SlurmError:
+            return False
+        if record is None or record.state is not JobState.SUSPENDED:
+            return False
+        each.arrival, each.suspected = now, False
+        return True
+
+    async def _keep_baseline(self, each: Following, now: datetime) -> None:
+        """Know the job's ordinary CPU use, so that its falling away can be told."""
+        if len(each.learnt.rhythm.gaps) < MIN_GAPS or (each.next_sample and now < each.next_sample):
+            return
+        sample = await self._sample(each, now)
+        rate = cpu_rate(each.baseline_from, sample)
+        each.baseline = each.baseline if rate is None else rate
+        each.baseline_from = sample
+        # Where Slurm does not say, it is not asked again every half second.
+        soon = sample is not None and each.baseline is None
+        each.next_sample = now + (BASELINE_OVER if soon else BASELINE_LASTS)
+
+    async def _sample(self, each: Following, now: datetime) -> CpuSample | None:
+        try:
+            used = await self._site.slurm.cpu_time(each.attempt.key.job_id)
+        except SlurmError:
+            return None
+        return None if used is None else CpuSample(at=now, used=used)
+
+
+def _mount(each: Following) -> str:
+    """Where the file lies whose steps count, as far as its path tells: what a site mounts stands near the root."""
+    path = each.learnt.source or next(iter(each.files), "")
+    return str(PurePath(*PurePath(path).parts[:2]))

@@ -1,0 +1,144 @@
+"""What node agents tell the controller, and what it asks of them: one POST carries a report, its answer the questions.
+
+A report is platform evidence: only the node's own agent can sign for it (`agent_token`), and users' code on the node
+cannot read its key.
+"""
+
+import hashlib
+import hmac
+from datetime import datetime
+from enum import StrEnum
+
+from pydantic import Field
+
+from relight.domain.base import Value
+
+MAX_FAULTS = 64
+"""A report carries no more; the rest follows with the next one."""
+MAX_GPUS = 32
+MAX_PROBES = 8
+
+
+class FaultKind(StrEnum):
+    """What can be wrong with a node, as its agent sees it."""
+
+    XID = "xid"
+    SXID = "sxid"
+    GPU_LOST = "gpu_lost"
+    RECOVERY_ACTION = "recovery_action"
+    """The driver asks for a reset, a reboot or a drain of the GPU."""
+    ECC = "ecc"
+    ROW_REMAP = "row_remap"
+    NVLINK = "nvlink"
+    PCIE = "pcie"
+    FABRIC = "fabric"
+    """InfiniBand or RoCE: a port went down, an mlx5 fatal error."""
+    OOM_KILL = "oom_kill"
+    DISK_FULL = "disk_full"
+    STALE_MOUNT = "stale_mount"
+    THROTTLED = "throttled"
+    """Clocks are held down by heat, power or hardware. Explains a straggler; is none by itself."""
+
+
+class NodeFault(Value):
+    """One fault, at once when it is seen."""
+
+    id: str = Field(max_length=200)
+    """Deterministic: the same fault seen twice, or by NVML and in the kernel log, has the same id."""
+    kind: FaultKind
+    at: datetime
+    text: str = Field(max_length=600)
+    """As the driver or the kernel told it, or what was measured."""
+    source: str = Field(pattern="^(nvml|kernel_log|host)$")
+    gpu: str = ""
+    """PCI address `0000:43:00`, empty where it concerns no GPU."""
+    xid: int | None = None
+    pid: int | None = None
+    """The process that the fault names."""
+    cleared: bool = False
+    """True when a state that was told before (a full disk, a stale mount, throttling) is over."""
+
+
+class GpuState(Value):
+    """One GPU, now. None: the driver does not say."""
+
+    gpu: str
+    """PCI address."""
+    index: int
+    power_w: float | None = None
+    utilisation: float | None = None
+    """Share of the last second in which a kernel ran, 0 to 1: 1 also while a collective spins."""
+    temperature_c: float | None = None
+    sm_clock_mhz: float | None = None
+    throttle: tuple[str, ...] = ()
+    pids: tuple[int, ...] = ()
+
+
+class Beat(Value):
+    """Every few seconds: the agent lives, and what its GPUs do."""
+
+    at: datetime
+    gpus: tuple[GpuState, ...] = Field(default=(), max_length=MAX_GPUS)
+    blind: tuple[str, ...] = Field(default=(), max_length=16)
+    """What the agent cannot see, and why: `nvml: driver not loaded`."""
+
+
+class ProbeKind(StrEnum):
+    """What an agent can be asked."""
+
+    STACKS = "stacks"
+    """Python stacks of a job's processes on the node (`py-spy dump --nonblocking`)."""
+
+
+class ProbeRequest(Value):
+    """A question to one node's agent, fetched with the answer to its next report."""
+
+    id: str = Field(max_length=200)
+    kind: ProbeKind
+    job_id: int
+
+
+class ProcessStack(Value):
+    """The stack of one process, innermost frame first."""
+
+    pid: int
+    rank: int | None = None
+    frames: tuple[str, ...] = Field(default=(), max_length=64)
+    """`function (file:line)` each; empty where it could not be taken."""
+    problem: str = Field(default="", max_length=300)
+
+
+class ProbeAnswer(Value):
+    """What a probe found."""
+
+    id: str = Field(max_length=200)
+    at: datetime
+    stacks: tuple[ProcessStack, ...] = Field(default=(), max_length=64)
+    problem: str = Field(default="", max_length=300)
+
+
+class Report(Value):
+    """What one agent sends."""
+
+    node: str = Field(min_length=1, max_length=255)
+    boot: str = Field(max_length=64)
+    """The kernel's boot id: a node that was rebooted is told from one that was silent."""
+    version: str = ""
+    sequence: int = 0
+    """Grows by one with each report of this agent's life."""
+    beat: Beat | None = None
+    faults: tuple[NodeFault, ...] = Field(default=(), max_length=MAX_FAULTS)
+    answers: tuple[ProbeAnswer, ...] = Field(default=(), max_length=MAX_PROBES)
+
+
+class Receipt(Value):
+    """The controller's answer: what it has kept, and what it asks."""
+
+    faults: int = 0
+    """Faults of the report that are in the ledger now: the agent may forget them."""
+    probes: tuple[ProbeRequest, ...] = Field(default=(), max_length=MAX_PROBES)
+
+
+def agent_token(key: bytes, node: str) -> str:
+    """The bearer token with which a node's agent speaks for that node and for no other."""
+    return hmac.new(key, f"relight-agent/{node}".encode(), hashlib.sha256).hexdigest()

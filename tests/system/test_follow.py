@@ -1,0 +1,83 @@
+"""What the follower finds in the outputs of real jobs: slower than before, training for nothing, dead but standing."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from relight.domain.evidence import Answer, Interruption
+from relight.domain.incidents import Incident, Outcome
+from relight.domain.plan import Mode
+from relight.domain.progress import witness
+from relight.lab import faults
+from relight.lab.stack import Stack
+
+from .conftest import Lab, NewStack
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture(scope="module")
+def stack(new_stack: NewStack) -> Iterator[Stack]:
+    """Six nodes in auto."""
+    with new_stack(nodes=6) as stack:
+        yield stack
+
+
+def left_running(lab: Lab, job: int, kind: Interruption) -> Incident:
+    """The job's incident: told once, confirmed, and nothing changed."""
+    incident = lab.outcome(job)
+    assert (incident.kind, incident.outcome, incident.mode) == (kind, Outcome.OBSERVED, Mode.APPROVE), incident
+    step = lab.view.step(job) or 0
+    lab.until_step(job, step + 20)
+    lab.untouched(job)
+    assert lab.restarts(job) == 0
+    assert lab.field(job, "JobState") == "RUNNING"
+    assert [d.kind for d in lab.detections(job)] == [kind]
+    return incident
+
+
+def test_a_job_that_slows_down_is_told_and_left_running(lab: Lab) -> None:
+    """One rank takes half as long again for a step; then it crashes, and that is handled as ever."""
+    job = lab.train(step_time=timedelta(seconds=0.2))
+    lab.until_step(job, 80)
+    began = lab.view.step(job) or 0
+    lab.inject(job, faults.slow(rank=1))
+    incident = left_running(lab, job, Interruption.STRAGGLER)
+    since = int(lab.detections(job)[0].id.rpartition("/")[2])
+    assert began - 5 <= since <= began + 15
+    assert "longer since step" in (incident.outcome_reason or "")
+    lab.inject(job, faults.crash(rank=1))
+    assert lab.outcome(job, number=2).outcome is Outcome.RECOVERED
+
+
+def test_a_loss_that_is_not_a_number_is_told_and_left_running(lab: Lab) -> None:
+    """The text says since which step."""
+    job = lab.train()
+    lab.until_step(job, 20)
+    lab.inject(job, faults.nan(rank=0))
+    incident = left_running(lab, job, Interruption.NUMERICS)
+    assert "nan" in (incident.outcome_reason or "")
+    assert incident.diagnosis
+    assert incident.diagnosis.verdict.category == "NUMERICS"
+
+
+WEDGED = """
+for n in {1..40}; do echo "step $n/9999 | loss 1.0 | step_time 0.25 s"; sleep 0.25; done
+echo "RuntimeError: CUDA error: uncorrectable ECC error encountered"
+[ -e again ] && for n in {41..9999}; do echo "step $n/9999 | loss 1.0 | step_time 0.25 s"; sleep 0.25; done
+touch again
+sleep 3600
+"""
+
+
+def test_a_job_that_printed_its_death_and_stands_is_restarted_within_half_a_minute(lab: Lab) -> None:
+    """The line and the silence after it are two witnesses: mode auto acts."""
+    job = lab.submit_raw(WEDGED, "--nodes=1", "--output=out")
+    lab.until(lambda: bool(lab.detections(job)), "a detection", 90, about=job)
+    [hang] = lab.detections(job)
+    assert hang.kind is Interruption.HANG
+    assert hang.occurred_at
+    assert timedelta(seconds=19) <= hang.detected_at - hang.occurred_at < timedelta(seconds=29)
+    assert witness(hang) is Answer.YES
+    assert lab.outcome(job).outcome is Outcome.RECOVERED

@@ -1,0 +1,51 @@
+"""A controller as node agents see it, and a real agent on a node with eight pretended GPUs."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from relight.lab.nvml_stub import NoCompilerError, NvmlStub, build
+
+from .agents import AgentProcess, Controller, Server, serve
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """A controller's server."""
+    server = serve()
+    yield server
+    server.end()
+
+
+@pytest.fixture
+def controller(server: Server) -> Controller:
+    """The controller."""
+    return server.controller
+
+
+@pytest.fixture(scope="session")
+def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The stand-in for libnvidia-ml.so.1."""
+    try:
+        return build(tmp_path_factory.mktemp("nvml"))
+    except NoCompilerError as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture
+def stub(nvml_library: Path, tmp_path: Path) -> NvmlStub:
+    """Eight healthy GPUs."""
+    return NvmlStub(tmp_path / "stub", nvml_library)
+
+
+@pytest.fixture
+def agent(tmp_path: Path, stub: NvmlStub) -> Iterator[AgentProcess]:
+    """An agent on a node with eight GPUs, not started."""
+    folder = tmp_path / "agent"
+    folder.mkdir()
+    agent = AgentProcess(folder, stub)
+    yield agent
+    if agent.process and agent.process.poll() is None:
+        agent.process.kill()
+        agent.process.wait()
