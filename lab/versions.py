@@ -146,6 +146,8 @@ def _write(run: Run) -> None:
 
 def _wait(command: list[str], environment: Mapping[str, str]) -> int:
     """Run to the end; when interrupted, the tests first take their clusters down."""
+    # Started in the background by a shell without job control, they would ignore the interrupt for ever.
+    command = ["env", "--default-signal=INT", *command]
     with subprocess.Popen(command, env=environment, cwd=PROJECT, stdin=subprocess.DEVNULL) as process:
 
         def stop(_number: int, _frame: FrameType | None) -> NoReturn:
