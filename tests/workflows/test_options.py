@@ -21,6 +21,7 @@ HOPELESS = {
 WORTH_A_TRY = {
     slurm.SlurmUnavailableError,
     slurm.SlurmBusyError,
+    slurm.SlurmVersionError,  # a cluster in the middle of its upgrade
     slurm.AmbiguousWriteError,
     ledger.LedgerUnavailableError,
     ReadBackError,
