@@ -93,7 +93,7 @@ def spawn(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> 
     # The inner shell tells its PID, which the daemon inherits by exec.
     inner = 'echo $$; log=$0; exec "$@" >>"$log" 2>&1 </dev/null'
     # What a shell starts in the background ignores interrupts, and so would the daemon and every task of every job.
-    line = ["env", "--default-signal=INT,QUIT", "setsid", "--fork", "sh", "-c", inner, str(log), *command]
+    line = ["/usr/bin/env", "--default-signal=INT,QUIT", "setsid", "--fork", "sh", "-c", inner, str(log), *command]
     done = subprocess.run(line, env=dict(environment), stdout=subprocess.PIPE, text=True, check=True)
     process = Process.of(int(done.stdout))
     if process is None:
