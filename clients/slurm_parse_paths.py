@@ -45,6 +45,9 @@ def resolve_output(pattern: str, job: OutputOf, *, expanded: bool) -> str:
     """
     if "\\" in pattern:
         return "" if expanded else posixpath.join(job.work_dir, pattern.replace("\\", ""))
+    if expanded and job.array_task_id is not None:
+        # Slurm has filled in "no task" for a record that still waits for its one task (seen on 26.05).
+        pattern = pattern.replace(str(NO_TASK), str(job.array_task_id))
     missing = False
 
     def value(found: re.Match[str]) -> str:

@@ -350,6 +350,8 @@ def test_patterns_as_real_jobs_resolved_them() -> None:
     assert path == "/w/P_pat-17-n1-0-0-batch-me-17-17-4294967294-00017-000-%q.o"
     task = OutputOf(18, 18, 12, "pat", "me", "n1", "/w")
     assert resolve_output("%A-%a-%b-%5a-%5A", task, expanded=False) == "/w/18-12-2-00012-00018"
+    assert resolve_output("/w/slurm-18_4294967294.out", task, expanded=True) == "/w/slurm-18_12.out"
+    assert resolve_output("/w/slurm-18_4294967294.out", owner, expanded=True) == "/w/slurm-18_4294967294.out"
     assert resolve_output("R_\\%j.o", owner, expanded=False) == "/w/R_%j.o"
     assert resolve_output("/w/R_\\17.o", owner, expanded=True) == ""
     assert resolve_output("x-%N", owner._replace(batch_host=""), expanded=True) == ""
