@@ -8,7 +8,7 @@ from pathlib import Path
 
 from relight.clients.slurm import SlurmError
 from relight.clients.slurm_process import Done, LocalRunner, NotFinishedError, NotStartedError
-from relight.clients.ways import Access
+from relight.clients.ways import FORCED, Access
 from relight.config.settings import Settings, Way
 from relight.console.doctor_checks import Check, brief, fail, ok, warn
 from relight.console.text import span
@@ -161,10 +161,18 @@ async def check_wrapper(settings: Settings, access: Access) -> Sequence[Check]:
     text = " ".join((said.err or said.out).split())
     if said.code == _USAGE and "relight-node drain" in text:
         return (ok(name, f"{' '.join(command)} answers{where}"),)
-    advice = (
-        f"Allow it: `{_invoker()} ALL=(root) NOPASSWD: {command[-1]}` in /etc/sudoers.d/relight{' there' * (not here)}."
+    return (
+        worse(name, f"{' '.join(command)}{where}: {text[:200] or f'ended with {said.code}'}", _allow(settings, access)),
     )
-    return (worse(name, f"{' '.join(command)}{where}: {text[:200] or f'ended with {said.code}'}", advice),)
+
+
+def _allow(settings: Settings, access: Access) -> str:
+    """How the account that calls relight-node gets leave to."""
+    if access.node_command == FORCED:
+        return "Make relight-node the forced command of the account of slurm.node_ssh (its --help has the line)."
+    here = isinstance(access.node_runner, LocalRunner)
+    user, where = (_invoker(), "") if here else (settings.slurm.ssh.user or _invoker(), " there")
+    return f"Allow it: `{user} ALL=(root) NOPASSWD: {access.node_command[-1]}` in /etc/sudoers.d/relight{where}."
 
 
 def _invoker() -> str:

@@ -27,7 +27,7 @@ from relight.clients.ledger_sql import SqlLedger
 from relight.clients.memory import MemorySlurm
 from relight.clients.slurm import SlurmUnavailableError
 from relight.clients.slurm_process import Done, LocalRunner
-from relight.clients.ways import Access
+from relight.clients.ways import FORCED, Access
 from relight.config.settings import PolicySettings, Settings, Way, load
 from relight.console.doctor import Probe, check_variables, look
 from relight.console.doctor_checks import Check, Health, ok
@@ -182,6 +182,17 @@ async def test_the_real_wrapper_answers_with_its_usage():
     other, auto = access(node_command=("/bin/true",), node_runner=Elsewhere()), {"mode": "auto"}
     assert (await check_wrapper(settings(policy=auto), other))[0].status is Health.FAIL
     assert (await check_wrapper(settings(policy={"mode": "monitor"}), access(node_command=())))[0].status is Health.WARN
+
+
+async def test_the_account_that_needs_leave_for_the_wrapper_is_the_one_that_calls_it():
+    """Over SSH it is not whoever asks the doctor; with a forced command of its own there is no sudo."""
+    ssh = settings(slurm={"ssh": {"host": "slurmctl", "user": "svc"}})
+    (by_sudo,) = await check_wrapper(ssh, access(node_command=("/bin/true",), node_runner=Elsewhere()))
+    assert by_sudo.advice == "Allow it: `svc ALL=(root) NOPASSWD: /bin/true` in /etc/sudoers.d/relight there."
+    forced = Elsewhere()
+    forced.run = lambda _command, timeout: LocalRunner().run(("/bin/true",), timeout)
+    (by_key,) = await check_wrapper(ssh, access(node_command=FORCED, node_runner=forced))
+    assert "forced command of the account of slurm.node_ssh" in by_key.advice
 
 
 async def test_the_way_to_slurm_is_named_with_its_reason():
