@@ -244,8 +244,7 @@ class Ends:
         """The finding and the state it came from, in one transaction."""
         rows = list(entries)
         if found:
-            body = {"detection": found.model_dump(mode="json")}
-            rows.append(self._site.entry(f"{found.id}/detected", RowKind.DETECTED, body, attempt))
+            rows.append(self._site.detected(found, attempt))
         detections = (found,) if found else ()
         await self._site.ledger.commit(Change(entries=tuple(rows), attempts=attempts, detections=detections))
 

@@ -85,8 +85,7 @@ class Follow:
     async def _found(self, each: Following) -> list[Entry]:
         rows = []
         for detection in list(each.found):
-            body = {"detection": detection.model_dump(mode="json")}
-            row = self._site.entry(f"{detection.id}/detected", RowKind.DETECTED, body, each.attempt)
+            row = self._site.detected(detection, each.attempt)
             if await self._site.ledger.has(row.id):
                 each.found.remove(detection)
             else:

@@ -9,7 +9,7 @@ from relight.activities.site import Site
 from relight.clients.slurm import SlurmError
 from relight.domain.base import short_hash
 from relight.domain.ledger import Change, RowKind
-from relight.domain.progress import MIN_GAPS, CpuSample, cpu_rate, hang_detection, limit_after_fatal
+from relight.domain.progress import CpuSample, cpu_rate, hang_detection, limit_after_fatal
 from relight.domain.slurm import JobState
 
 BASELINE_OVER = timedelta(seconds=15)
@@ -61,8 +61,7 @@ class Silence:
             now=now,
             fatal=each.fatal,
         )
-        body = {"detection": detection.model_dump(mode="json")}
-        entry = self._site.entry(f"{detection.id}/detected", RowKind.DETECTED, body, each.attempt)
+        entry = self._site.detected(detection, each.attempt)
         if not await self._site.ledger.has(entry.id):
             await self._site.ledger.commit(Change(entries=(entry,), detections=(detection,)))
 
@@ -111,7 +110,7 @@ class Silence:
 
     async def _keep_baseline(self, each: Following, now: datetime) -> None:
         """Know the job's ordinary CPU use, so that its falling away can be told."""
-        if len(each.learnt.rhythm.gaps) < MIN_GAPS or (each.next_sample and now < each.next_sample):
+        if not each.learnt.rhythm.known or (each.next_sample and now < each.next_sample):
             return
         sample = await self._sample(each, now)
         rate = cpu_rate(each.baseline_from, sample)

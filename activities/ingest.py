@@ -123,8 +123,7 @@ class Ingest:
             for attempt in hit if self._recogniser.interrupts(fault) else ():
                 signature = self._recogniser.signature(fault)
                 detection = gpu_fault(attempt, report.node, fault, signature, self._site.clock())
-                told = {"detection": detection.model_dump(mode="json")}
-                entries.append(self._site.entry(f"{detection.id}/detected", RowKind.DETECTED, told, attempt))
+                entries.append(self._site.detected(detection, attempt))
                 found.append(detection)
         if entries:
             await self._site.ledger.commit(Change(entries=tuple(entries), detections=tuple(found)))

@@ -13,6 +13,7 @@ from relight.clients.ledger import Ledger
 from relight.clients.logs import Logs
 from relight.clients.slurm import JobNotFoundError, NodeControl, Slurm, SlurmError
 from relight.domain.attempts import Attempt, AttemptKey, AttemptState, Progress, progress_cursor
+from relight.domain.evidence import Detection
 from relight.domain.ledger import Entry, RowKind
 from relight.domain.policy import Hand, Policy, requeued, whose_hand
 from relight.domain.slurm import ENDED, JobRecord, JobState, NodeRecord
@@ -103,6 +104,11 @@ class Site:
             lineage=attempt.lineage if attempt else "",
             body=body,
         )
+
+    def detected(self, detection: Detection, attempt: Attempt) -> Entry:
+        """The audit row of a detection, the same each time it is made."""
+        body = {"detection": detection.model_dump(mode="json")}
+        return self.entry(f"{detection.id}/detected", RowKind.DETECTED, body, attempt)
 
 
 async def poll(site: Site, every: timedelta, beat: object = None) -> None:

@@ -13,7 +13,7 @@ import asyncio
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import TypeVar
@@ -150,10 +150,7 @@ class PySlurm:
 
     async def requeue(self, job_id: int) -> None:
         """End the attempt where it still runs and queue the job again."""
-        if (await self._target(job_id)).het_job_id is not None:
-            await self._commands.requeue(job_id)
-        else:
-            await self._write("requeue", job_id)
+        await self._change(job_id, "requeue", self._commands.requeue)
 
     async def exclude(self, job_id: int, nodes: tuple[str, ...]) -> None:
         """Make this the job's whole ExcNodeList; an empty tuple clears it, by `scontrol`."""
@@ -167,24 +164,15 @@ class PySlurm:
 
     async def start_now(self, job_id: int) -> None:
         """Set the begin time of a pending job to now."""
-        if (await self._target(job_id)).het_job_id is not None:
-            await self._commands.start_now(job_id)
-        else:
-            await self._write("start_now", job_id)
+        await self._change(job_id, "start_now", self._commands.start_now)
 
     async def hold(self, job_id: int) -> None:
         """Keep a pending job from starting until it is released; its owner cannot release it."""
-        if (await self._target(job_id)).het_job_id is not None:
-            await self._commands.hold(job_id)
-        else:
-            await self._write("hold", job_id)
+        await self._change(job_id, "hold", self._commands.hold)
 
     async def release(self, job_id: int) -> None:
         """Undo a hold; the job may start again once its begin time has passed."""
-        if (await self._target(job_id)).het_job_id is not None:
-            await self._commands.release(job_id)
-        else:
-            await self._write("release", job_id)
+        await self._change(job_id, "release", self._commands.release)
 
     async def cancel(self, job_id: int) -> None:
         """Cancel the job; one that has ended already stays as it is, without an error."""
@@ -215,6 +203,13 @@ class PySlurm:
         if record.array_job_id is not None and record.array_task_id is None:
             raise RefusedError(f"job {job_id} stands for several pending tasks of an array, not for one job")
         return record
+
+    async def _change(self, job_id: int, operation: str, by_commands: Callable[[int], Awaitable[None]]) -> None:
+        """Write to one job; to a heterogeneous one by the commands."""
+        if (await self._target(job_id)).het_job_id is not None:
+            await by_commands(job_id)
+        else:
+            await self._write(operation, job_id)
 
     async def _read(self, parse: Callable[[str], T], operation: str, *arguments: object) -> T:
         try:

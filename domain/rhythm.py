@@ -101,11 +101,6 @@ class Rhythm(Value):
         """Whether enough ordinary gaps were seen to know the rhythm."""
         return bool(self.peaks) or self.in_block >= MIN_GAPS
 
-    @property
-    def gaps(self) -> range:
-        """As many entries as ordinary gaps were seen."""
-        return range(len(self.peaks) * BLOCK + self.in_block)
-
 
 def with_signs(rhythm: Rhythm, gap: float, signs: Sequence[Sign]) -> Rhythm:
     """The rhythm after lines that became visible together, in their order, `gap` seconds after the last sign of life.

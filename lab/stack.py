@@ -22,7 +22,6 @@ from relight.lab.runtime import as_user
 from relight.lab.spec import ClusterSpec, Profile
 from relight.lab.sshd import Sshd
 from relight.lab.way_pyslurm import pyslurm_python
-from relight.lab.way_ssh import start_gated
 
 WORKER_TIMEOUT_S = 60
 FILE = "worker.json"
@@ -87,6 +86,8 @@ class Stack:
             self.cluster.start()
             say(f"a real Slurm cluster ({self.cluster.status().slurm_version}): {self.spec.nodes} nodes, 8 GPUs each")
             if self.spec.way is Way.SSH:
+                from relight.lab.way_ssh import start_gated  # noqa: PLC0415 - loads asyncssh, 0.2 s
+
                 self.sshd = start_gated(self.cluster)
                 shutil.chown(self.sshd.key, self.sshd.user)
                 say(f"a real sshd at port {self.sshd.port}; its account may run relight-gate only")
