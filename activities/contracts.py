@@ -324,6 +324,8 @@ WATCH_JOBS = Call("watch_jobs", WatchInput, Nothing)
 WATCH_NODES = Call("watch_nodes", WatchInput, Nothing)
 FOLLOW_LOGS = Call("follow_logs", WatchInput, Nothing)
 DELIVER_DETECTIONS = Call("deliver_detections", WatchInput, Nothing)
+WATCH_AGENTS = Call("watch_agents", WatchInput, Nothing)
+WATCH_METRICS = Call("watch_metrics", WatchInput, Nothing)
 
 CONFIRM = Call("confirm_interruption", ConfirmInput, Confirmation)
 AWAIT_CLOSED = Call("await_incident_closed", AwaitClosedInput, Nothing)

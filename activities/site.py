@@ -1,13 +1,14 @@
 """What every activity of a cluster works with: the clients, the policy in force, a clock."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from temporalio import activity
 
+from relight.activities.detectors import Detectors
 from relight.clients.kernel_logs import KernelLogs
 from relight.clients.ledger import Ledger
 from relight.clients.logs import Logs
@@ -38,6 +39,11 @@ class Site:
     formats: tuple[Path, ...] = ()
     """The site's own files of progress formats."""
     approval_key: Path | None = None
+    detectors: Detectors = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Detectors go by the site's clock."""
+        object.__setattr__(self, "detectors", Detectors(self.clock))
 
     async def record(self, job_id: int) -> JobRecord | None:
         """The job as slurmctld shows it now, or None when it does not (or no longer) know it."""

@@ -30,6 +30,8 @@ from relight.activities.restart import Restart
 from relight.activities.site import Site
 from relight.activities.verify import Verify
 from relight.activities.watch import Watch
+from relight.activities.watch_agents import WatchAgents
+from relight.activities.watch_metrics import WatchMetrics
 from relight.clients.kernel_logs import KernelLogFiles
 from relight.clients.ledger_sql import SqlLedger
 from relight.clients.log_files import LogFiles
@@ -54,7 +56,7 @@ def sandbox() -> SandboxedWorkflowRunner:
     return SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default.with_passthrough_modules(*PASSED_THROUGH))
 
 
-def activities(site: Site, client: Client, task_queue: str, watch: Watch) -> list[Callable[..., Any]]:
+def activities(site: Site, client: Client, task_queue: str, watch: Watch, ingest: Ingest) -> list[Callable[..., Any]]:
     """All activities of a cluster, bound to its clients."""
     follow, deliver = Follow(site), Deliver(site, client, task_queue)
     investigate, restart, verify = Investigate(site), Restart(site), Verify(site)
@@ -64,6 +66,8 @@ def activities(site: Site, client: Client, task_queue: str, watch: Watch) -> lis
         watch.watch_nodes,
         follow.follow_logs,
         deliver.deliver,
+        WatchAgents(site, ingest).watch_agents,
+        WatchMetrics(site).watch_metrics,
         investigate.confirm,
         investigate.diagnose,
         investigate.plan,
@@ -169,19 +173,19 @@ async def run(
         await register_search_attributes(client)
         here = await stack.enter_async_context(site(settings, ledger))
         watch = Watch(here)
+        ingest = Ingest(here, watch.nudge)
         if settings.ingest.listen:
             try:
                 # Only a site with agents or hooks needs aiohttp.
                 from relight.workers.ingest import serving
             except ModuleNotFoundError as error:
                 raise ConfigError(f"ingest.listen needs {error.name}: pip install 'relight[http]'") from error
-            ingest = Ingest(here, watch.nudge)
             await stack.enter_async_context(serving(settings.ingest, settings.ingest_key, ingest))
         worker = Worker(
             client,
             task_queue=settings.task_queue,
             workflows=WORKFLOWS,
-            activities=activities(here, client, settings.task_queue, watch),
+            activities=activities(here, client, settings.task_queue, watch, ingest),
             workflow_runner=sandbox(),
             max_concurrent_activities=400,  # waiting for queues and progress holds a slot each
         )

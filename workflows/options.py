@@ -64,6 +64,8 @@ OPTIONS: dict[str, Options] = {
     c.WATCH_NODES.name: _WATCHER,
     c.FOLLOW_LOGS.name: _WATCHER,
     c.DELIVER_DETECTIONS.name: _WATCHER,
+    c.WATCH_AGENTS.name: _WATCHER,
+    c.WATCH_METRICS.name: _WATCHER,
     # Waits up to 60 s for Slurm to make up its mind about a lost node.
     c.CONFIRM.name: Options(_seconds(180), _seconds(30)),
     c.AWAIT_CLOSED.name: _WAIT,

@@ -175,6 +175,8 @@ class Script:
             c.WATCH_NODES.name: c.Nothing(),
             c.FOLLOW_LOGS.name: c.Nothing(),
             c.DELIVER_DETECTIONS.name: c.Nothing(),
+            c.WATCH_AGENTS.name: c.Nothing(),
+            c.WATCH_METRICS.name: c.Nothing(),
             c.CONFIRM.name: c.Confirmation(
                 reason="Slurm shows FAILED", lineage="j1", job_name="train", user="ada", partition="gpu", nodes=("n1",)
             ),

@@ -1,4 +1,4 @@
-"""WatchCluster: four watchers, for ever."""
+"""WatchCluster: all watchers, for ever."""
 
 import pytest
 from temporalio.client import WorkflowExecutionStatus
@@ -7,7 +7,7 @@ from temporalio.exceptions import ApplicationError
 from relight.activities import contracts as c
 from relight.workflows.watch_cluster import WatchCluster
 
-CALLS = (c.WATCH_JOBS, c.WATCH_NODES, c.FOLLOW_LOGS, c.DELIVER_DETECTIONS)
+CALLS = (c.WATCH_JOBS, c.WATCH_NODES, c.FOLLOW_LOGS, c.DELIVER_DETECTIONS, c.WATCH_AGENTS, c.WATCH_METRICS)
 WATCHERS = {call.name for call in CALLS}
 
 
@@ -42,7 +42,7 @@ async def test_all_watchers_run_at_once(watch, script, incident):
     for hold in holds:
         await hold.started.wait()
     assert set(script.names) == WATCHERS
-    assert len(script.names) == 4
+    assert len(script.names) == len(CALLS)
     assert {arg.cluster for _, arg in script.calls} == {incident.attempt.cluster}
     assert (await handle.describe()).status is WorkflowExecutionStatus.RUNNING
 
