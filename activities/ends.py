@@ -20,8 +20,9 @@ from relight.domain.endings import (
     how_ended,
 )
 from relight.domain.evidence import Detection
+from relight.domain.hands import Hand, own_row, requeued, whose_hand
 from relight.domain.ledger import Change, Entry, RowKind
-from relight.domain.policy import Hand, requeued, successors
+from relight.domain.policy import successors
 from relight.domain.slurm import ENDED, ENDED_BADLY, AccountingRow, JobRecord, JobState, NodeRecord
 from relight.domain.watching import Ended, missed
 
@@ -54,7 +55,7 @@ class _Accounts(NamedTuple):
 
     def of(self, attempt: Attempt) -> AccountingRow | None:
         """The attempt's own row."""
-        return next((row for row in self.rows if row.submit_time == attempt.key.submit_time), None)
+        return own_row(attempt, self.rows)
 
 
 class Ends:
@@ -77,7 +78,14 @@ class Ends:
             script: str | None = await self._site.slurm.batch_script(record.job_id)
         except SlurmError:
             script = None
-        attempt = Attempt(key=key, lineage=lineage, record=record, seen_at=self._site.clock(), script=script)
+        attempt = Attempt(
+            key=key,
+            lineage=lineage,
+            record=record,
+            seen_at=self._site.clock(),
+            script=script,
+            logs=self._site.named(record),
+        )
         body: dict[str, Any] = {"record": record.model_dump(mode="json"), "script": script and script[:65536]}
         body |= {"afterwards": True} if afterwards else {}
         entry = self._site.entry(f"{key}/seen", RowKind.ATTEMPT_SEEN, body, attempt)
@@ -177,7 +185,8 @@ class Ends:
         hand = Hand.NOBODY
         if record is not None and (again or record.state in ENDED_BADLY):
             nodes = await look.nodes()
-            hand, _ = await self._site.hand(attempt, record, nodes)
+            ours = again and await self._site.meant_to_requeue(attempt.key)
+            hand = whose_hand(attempt, record, nodes, ours=ours, execution=execution)
         cancelled = execution is not None and bool(execution.cancelled_by)
         timed_out = record is not None and record.state is JobState.TIMEOUT and not again
         told = Told(

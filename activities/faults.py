@@ -24,7 +24,14 @@ GPU_FAULTS = frozenset(
 )
 _BY_KIND = {FaultKind.GPU_LOST: "NVML_GPU_LOST", FaultKind.RECOVERY_ACTION: "XID_154"}
 """For what NVML tells without a line of the driver's."""
-_SOURCES = {"nvml": Source.NVML, "kernel_log": Source.KERNEL_LOG}
+_SOURCES = {
+    "nvml": Source.NVML,
+    "kernel_log": Source.KERNEL_LOG,
+    "dcgm": Source.DCGM,
+    "exporter": Source.EXPORTER,
+}
+_NUMBER_SAYS_NOTHING = frozenset((*range(144, 151), 154))
+"""Xids of which the kernel's line tells whether anything is wrong (NVIDIA Xid catalogue): DCGM has the number only."""
 
 
 class Recogniser:
@@ -54,11 +61,13 @@ class Recogniser:
         """True for a fault that may end what runs on the GPU. One that the catalogue does not know may.
 
         Not: the end of a state, what the catalogue says to live with (Xid 63), echoes (Xid 45), a remapping that
-        waits for the next reset.
+        waits for the next reset, a number of DCGM's that may mean nothing.
         """
         if fault.kind not in GPU_FAULTS or fault.cleared:
             return False
         if fault.kind is FaultKind.ROW_REMAP and "failure" not in fault.text.lower():
+            return False
+        if fault.source in {"dcgm", "exporter"} and fault.xid in _NUMBER_SAYS_NOTHING:
             return False
         known = self.signature(fault)
         return known is None or (known.role is Role.ROOT and known.action is not Action.NONE)
@@ -78,10 +87,13 @@ def concerns(fault: NodeFault, node: str, attempt: Attempt) -> bool:
     """True when the attempt holds the node, and did so when the fault happened, or within a minute after it.
 
     A fault that is told late, because the agent could not reach us, is not the next job's. The node's clock and
-    Slurm's may differ by less than that minute.
+    Slurm's may differ by less than that minute. Where it is not known to the second when the fault happened, the
+    attempt must have been there all the while: it may have been the job's before, which went down with it.
     """
     started = attempt.record.start_time
-    return node in attempt.record.nodes and (started is None or fault.at >= started - PLATFORM_WINDOW)
+    if node not in attempt.record.nodes or started is None:
+        return node in attempt.record.nodes
+    return fault.at >= started - PLATFORM_WINDOW if fault.after is None else fault.after >= started
 
 
 def fault_name(node: str, fault: NodeFault) -> str:
@@ -90,7 +102,7 @@ def fault_name(node: str, fault: NodeFault) -> str:
 
 
 def gpu_fault(attempt: Attempt, node: str, fault: NodeFault, signature: Signature | None, now: datetime) -> Detection:
-    """The finding that a GPU of a running attempt has failed, with the agent's word as platform witness."""
+    """The finding that a GPU of a running attempt has failed, with the word of who told it."""
     evidence = Evidence(
         source=_SOURCES.get(fault.source, Source.NVML),
         text=fault.text,

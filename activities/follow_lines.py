@@ -10,7 +10,7 @@ from typing import NamedTuple
 from relight.attribution.catalogue import Catalogue, Role, Signature, load
 from relight.attribution.progress import reader
 from relight.attribution.progress_json import read_line
-from relight.attribution.progress_marks import Mark, StepMark
+from relight.attribution.progress_marks import Mark, Measured, StepMark
 from relight.attribution.scanner import Scanner
 from relight.domain.base import clip
 from relight.domain.diagnosis import Action, Category
@@ -42,7 +42,7 @@ class Lines:
         self._fatal = fatal_lines(tuple(catalogue))
 
     def read(self, lines: Sequence[str], file: str, now: datetime) -> Said:
-        """What lines of an output say. Each is looked at once; those with a step are no fatal ones."""
+        """What lines of an output say. Each is looked at once; those with numbers of training are no fatal ones."""
         marks: list[Mark] = []
         others: list[str] = []
         steps_before: list[int] = []
@@ -50,8 +50,9 @@ class Lines:
         for line in lines:
             found = self._reader.read(line)
             marks += found
-            if any(isinstance(mark, StepMark) for mark in found):
-                steps += 1
+            measured = [mark for mark in found if isinstance(mark, Measured)]
+            if measured:
+                steps += isinstance(measured[0], StepMark) or isinstance(measured[-1], StepMark)
             else:
                 others.append(line)
                 steps_before.append(steps)

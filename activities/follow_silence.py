@@ -5,22 +5,28 @@ from datetime import datetime, timedelta
 from pathlib import PurePath
 
 from relight.activities.follow_state import Following
+from relight.activities.follow_witnesses import Witnesses
 from relight.activities.site import Site
 from relight.clients.slurm import SlurmError
 from relight.domain.base import short_hash
+from relight.domain.evidence import Answer
 from relight.domain.ledger import Change, RowKind
-from relight.domain.progress import CpuSample, cpu_rate, hang_detection, limit_after_fatal
+from relight.domain.progress import CpuSample, cpu_rate, hang_detection, limit_after_fatal, witness
 from relight.domain.slurm import JobState
 
 BASELINE_OVER = timedelta(seconds=15)
 """Slurm tells CPU time in whole seconds per task, so a shorter look is too coarse."""
 BASELINE_LASTS = timedelta(minutes=5)
+SAMPLES_APART = timedelta(seconds=0.5)
+"""Between two jobs' samples for their baselines: each asks Slurm, and of thousands none is in a hurry."""
 SUSPICION = 0.6
-"""Share of the silence limit after which the CPU time is sampled, to have something to compare with at the limit."""
+"""Share of the silence limit after which CPU time, power and stacks are looked at, to have them at the limit."""
 AT_ONCE = timedelta(seconds=5)
 """Jobs whose last signs of life are no further apart fell silent together."""
 MANY = 4
 """With fewer jobs on a file system, their falling silent together tells nothing of it."""
+MOST_TOLD = 1000
+"""Hangs that are remembered as told; the ledger knows all of them."""
 FILES_FIRST = timedelta(minutes=30)
 """So long a file system is suspected; then the jobs are, whatever made them hang together."""
 
@@ -28,23 +34,31 @@ FILES_FIRST = timedelta(minutes=30)
 class Silence:
     """Reports attempts of a cluster that are silent for longer than their rhythm explains."""
 
-    def __init__(self, site: Site) -> None:
-        """Bind to a cluster."""
+    def __init__(self, site: Site, witnesses: Witnesses | None = None) -> None:
+        """Bind to a cluster; `witnesses` are the word of its agents, where there are agents."""
         self._site = site
+        self._witnesses = witnesses or Witnesses(site)
         self._stalled: dict[str, datetime] = {}
         """File systems under suspicion, each with when its jobs fell silent."""
+        self._told: dict[int, datetime] = {}
+        """By job id, the last sign of life of those that are told to hang: once is enough."""
+        self._sampled_at: datetime | None = None
 
     async def check(self, each: Following, everyone: Collection[Following]) -> None:
         """Report a hang when the silence is longer than the job's own rhythm explains."""
         now = self._site.clock()
-        # What has not been read yet is not silence.
-        if each.blind or each.more or not each.stepping:
+        # What has not been read yet, or found at all, is not silence.
+        if each.blind or each.more or not each.found_any or not each.stepping:
+            return
+        if self._told.get(each.attempt.key.job_id) == each.arrival:
             return
         since, limit = self._limit(each)
         silent = now - since
         if silent < SUSPICION * limit:
-            await self._keep_baseline(each, now)
+            self._witnesses.goes_on(each, everyone, now)
+            await self._keep_baseline(each, now, len(everyone))
             return
+        self._witnesses.suspect(each, everyone, now, since + limit)
         if not each.suspected:
             each.suspected = True
             each.suspected_from = await self._sample(each, now)
@@ -60,10 +74,17 @@ class Silence:
             recent=recent,
             now=now,
             fatal=each.fatal,
+            more=self._witnesses.of_hang(each, now),
         )
+        if witness(detection) is not Answer.YES and self._witnesses.to_come(each, silent - limit):
+            return
         entry = self._site.detected(detection, each.attempt)
         if not await self._site.ledger.has(entry.id):
             await self._site.ledger.commit(Change(entries=(entry,), detections=(detection,)))
+        self._witnesses.told(each)
+        if len(self._told) >= MOST_TOLD:
+            self._told.clear()
+        self._told[each.attempt.key.job_id] = each.arrival
 
     def _limit(self, each: Following) -> tuple[datetime, timedelta]:
         """From when on its silence counts, and how long it may last."""
@@ -108,17 +129,21 @@ class Silence:
         each.arrival, each.suspected = now, False
         return True
 
-    async def _keep_baseline(self, each: Following, now: datetime) -> None:
+    async def _keep_baseline(self, each: Following, now: datetime, jobs: int) -> None:
         """Know the job's ordinary CPU use, so that its falling away can be told."""
         if not each.learnt.rhythm.known or (each.next_sample and now < each.next_sample):
             return
+        # The clock may be set back meanwhile.
+        if self._sampled_at and abs(now - self._sampled_at) < SAMPLES_APART:
+            return
+        self._sampled_at = now
         sample = await self._sample(each, now)
         rate = cpu_rate(each.baseline_from, sample)
         each.baseline = each.baseline if rate is None else rate
         each.baseline_from = sample
         # Where Slurm does not say, it is not asked again every half second.
         soon = sample is not None and each.baseline is None
-        each.next_sample = now + (BASELINE_OVER if soon else BASELINE_LASTS)
+        each.next_sample = now + (BASELINE_OVER if soon else max(BASELINE_LASTS, 2 * jobs * SAMPLES_APART))
 
     async def _sample(self, each: Following, now: datetime) -> CpuSample | None:
         try:

@@ -14,10 +14,11 @@ from relight.clients.slurm import AmbiguousWriteError, RefusedError
 from relight.domain.attempts import Attempt
 from relight.domain.confirmation import moved_since
 from relight.domain.evidence import Interruption
+from relight.domain.hands import held, held_by_slurm, requeued
 from relight.domain.incidents import Outcome
 from relight.domain.ledger import Change, RowKind
-from relight.domain.policy import requeued, successors
-from relight.domain.slurm import JobFlag, JobRecord, JobState
+from relight.domain.policy import successors
+from relight.domain.slurm import JobRecord, JobState
 from relight.domain.watching import alive
 
 LOOK_AGAIN = timedelta(seconds=0.25)
@@ -228,6 +229,57 @@ class Restart:
         await self._site.ledger.commit(Change(entries=(entry,)))
         return True
 
+    @activity.defn(name=c.RELEASE.name)
+    async def release(self, arg: c.ActInput) -> c.Done:
+        """Undo the hold that Slurm put on the job when it could not launch it; never anybody else's."""
+        attempt = await self._site.attempt(arg.incident.attempt)
+        job_id = attempt.key.job_id
+        mutation = self._mutation(arg.incident, attempt, "release")
+        done, meant = await mutation.before()
+        if done:
+            return done
+        until, refused = self._site.clock() + READ_BACK_WITHIN, None
+        while True:
+            record = await self._site.record(job_id)
+            over = self._release_is_over(attempt, record, meant=meant)
+            if over:
+                return await mutation.effect(over)
+            if refused:
+                raise refused
+            if self._site.clock() > until:
+                raise ReadBackError(f"job {job_id} still shows Slurm's hold")
+            if not meant:
+                await mutation.intend({"what": "release", "job": job_id})
+                meant = True
+            refused = await self._write_release(job_id)
+            await self._site.sleep(LOOK_AGAIN.total_seconds())
+
+    def _release_is_over(self, attempt: Attempt, record: JobRecord | None, *, meant: bool) -> c.Done | None:
+        """How the job stands without the hold that was planned for; None while it has it."""
+        if record is None:
+            return self._done("Slurm no longer knows the job", Outcome.EXPIRED)
+        if record.state is JobState.UNKNOWN:
+            raise ReadBackError(f"the state of job {record.job_id} is not known")
+        if record.restarts > attempt.record.restarts + 1:
+            return self._done("the job has been launched again meanwhile", Outcome.OVERRIDDEN)
+        if held_by_slurm(record):
+            return None
+        if record.state is not JobState.PENDING and not record.running:
+            return self._done(f"the job is {record.state} now", Outcome.OVERRIDDEN)
+        if held(record):
+            return self._held(record)
+        return self._done("Slurm's hold is undone" if meant else "somebody else has undone Slurm's hold")
+
+    async def _write_release(self, job_id: int) -> RefusedError | None:
+        """Write it. An answer that was lost is no matter: the hold is looked at before another try."""
+        try:
+            await self._site.slurm.release(job_id)
+        except AmbiguousWriteError as error:
+            activity.logger.info("release of job %d: %s", job_id, error)
+        except RefusedError as error:
+            return error
+        return None
+
     @activity.defn(name=c.START.name)
     async def start(self, arg: c.ActInput) -> c.Done:
         """Set StartTime=now, so that the job need not wait out Slurm's begin delay (121 s by default)."""
@@ -261,9 +313,10 @@ class Restart:
             return self._done("the job runs already")
         if record.state not in {JobState.PENDING, JobState.UNKNOWN}:
             return self._done(f"the job is {record.state} now", Outcome.OVERRIDDEN)
-        if "held" in record.reason.lower() or JobFlag.REQUEUE_HOLD in record.flags:
-            return self._done(f"the job is held ({record.reason}): whoever held it releases it", Outcome.OVERRIDDEN)
-        return None
+        return self._held(record) if held(record) else None
+
+    def _held(self, record: JobRecord) -> c.Done:
+        return self._done(f"the job is held ({record.why}): whoever held it releases it", Outcome.OVERRIDDEN)
 
     async def _write_start(self, job_id: int) -> None:
         try:

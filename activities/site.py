@@ -12,12 +12,20 @@ from relight.activities.detectors import Detectors
 from relight.clients.kernel_logs import KernelLogs
 from relight.clients.ledger import Ledger
 from relight.clients.logs import Logs
+from relight.clients.metrics import GpuMetrics
+from relight.clients.reach import Reach
 from relight.clients.slurm import JobNotFoundError, NodeControl, Slurm, SlurmError
 from relight.domain.attempts import Attempt, AttemptKey, AttemptState, Progress, progress_cursor
 from relight.domain.evidence import Detection
+from relight.domain.hands import Hand, own_row, requeued, whose_hand
 from relight.domain.ledger import Entry, RowKind
-from relight.domain.policy import Hand, Policy, requeued, whose_hand
+from relight.domain.policy import Policy
 from relight.domain.slurm import ENDED, JobRecord, JobState, NodeRecord
+
+
+def as_files(_: JobRecord) -> tuple[str, ...]:
+    """A site without a log store: outputs are read as the files that they are."""
+    return ()
 
 
 @dataclass(frozen=True)
@@ -39,6 +47,12 @@ class Site:
     formats: tuple[Path, ...] = ()
     """The site's own files of progress formats."""
     approval_key: Path | None = None
+    named: Callable[[JobRecord], tuple[str, ...]] = as_files
+    """How a job's outputs are named in `logs` (`Attempt.logs`)."""
+    reach: Reach | None = None
+    """Asks nodes' slurmd; None where this machine is not in the cluster's own network."""
+    metrics: GpuMetrics | None = None
+    """What DCGM's exporters show; None where that is not read."""
     detectors: Detectors = field(init=False)
 
     def __post_init__(self) -> None:
@@ -85,14 +99,16 @@ class Site:
         value = await self.ledger.cursor(progress_cursor(key))
         return Progress.model_validate(value) if value else Progress()
 
-    async def hand(
-        self, attempt: Attempt, record: JobRecord, nodes: tuple[NodeRecord, ...] | None = None
-    ) -> tuple[Hand, tuple[NodeRecord, ...]]:
-        """Who queued the attempt again, and the nodes as read for that question."""
+    async def hand(self, attempt: Attempt, record: JobRecord, nodes: tuple[NodeRecord, ...]) -> Hand:
+        """Who queued the attempt again; accounting is asked too, and may not know."""
         if not requeued(attempt, record):
-            return Hand.NOBODY, nodes or ()
-        fresh = nodes if nodes is not None else await self.slurm.nodes()
-        return whose_hand(attempt, record, fresh, ours=await self.meant_to_requeue(attempt.key)), fresh
+            return Hand.NOBODY
+        try:
+            rows = await self.slurm.executions(attempt.key.job_id)
+        except SlurmError:
+            rows = ()
+        row = own_row(attempt, rows)
+        return whose_hand(attempt, record, nodes, ours=await self.meant_to_requeue(attempt.key), execution=row)
 
     async def meant_to_requeue(self, key: AttemptKey) -> bool:
         """True when the ledger holds our intent to requeue this attempt."""

@@ -16,6 +16,7 @@ from relight.activities.ends import Ends, Look
 from relight.activities.site import Site, poll
 from relight.clients.slurm import SlurmBusyError, SlurmError, SlurmUnavailableError
 from relight.domain.attempts import attempt_key, ended_key
+from relight.domain.detectors import ON_DEMAND, within
 from relight.domain.ledger import Change, RowKind
 from relight.domain.slurm import JobRecord
 from relight.domain.watching import (
@@ -26,7 +27,7 @@ from relight.domain.watching import (
     flashes,
     lost_nodes,
     newest,
-    node_down,
+    nodes_down,
     over,
 )
 
@@ -37,6 +38,8 @@ LOOKS_APART = timedelta(seconds=0.25)
 """However often hooks tell that a job has ended, looks are at least so far apart."""
 NODES_PERIOD = timedelta(seconds=2)
 BACK_OFF = timedelta(seconds=15)
+HASTY_LOOKS = 12
+"""Looks at `LOOKS_APART` while Slurm has not said how an attempt ended: a hook of slurmctld takes a moment (22.05)."""
 SETTLING_LOOKS = 60
 """Looks at `MIN_PERIOD` while Slurm has not said how an attempt ended; after these, at the usual period."""
 BEAT = 5.0
@@ -96,30 +99,38 @@ class Watch:
             generation = 0
             while self._site.clock() < until:
                 generation += 1
-                took, busy = await self._timed(what, look)
+                took, busy = await self._timed(what, look, period)
                 least = max(LOOKS_APART, READ_SHARE * took)
                 if busy:
                     await poll(self._site, max(BACK_OFF, least), generation)
                 elif what == "nodes":  # no hook tells of them
                     await poll(self._site, max(period, least), generation)
                 else:
-                    settling = 0 < self._settling <= SETTLING_LOOKS
-                    await self._pause(min(period, MIN_PERIOD) if settling else period, least, generation)
+                    await self._pause(min(period, self._until_settled() or period), least, generation)
         finally:
             beat.cancel()
         return c.Nothing()
 
-    async def _timed(self, what: str, look: Callable[[], Awaitable[timedelta]]) -> tuple[timedelta, bool]:
+    async def _timed(
+        self, what: str, look: Callable[[], Awaitable[timedelta]], period: timedelta
+    ) -> tuple[timedelta, bool]:
         """How long slurmctld was kept busy, and whether it asks to be left alone."""
         began = _monotonic()
         try:
             async with asyncio.timeout(LOOK_WITHIN):
                 took = await look()
-            self._sees(what)
         except SlurmUnavailableError as error:
-            await self._is_blind(what, error)
-            return _monotonic() - began, isinstance(error, SlurmBusyError)
+            took = _monotonic() - began
+            await self._is_blind(what, error, within(BACK_OFF + READ_SHARE * took))
+            return took, isinstance(error, SlurmBusyError)
+        self._sees(what, within(max(period, READ_SHARE * took) + _monotonic() - began))
         return took, False
+
+    def _until_settled(self) -> timedelta | None:
+        """How soon to look again while Slurm has not said how an attempt ended; None where there is none such."""
+        if 0 < self._settling <= HASTY_LOOKS:
+            return LOOKS_APART
+        return MIN_PERIOD if 0 < self._settling <= SETTLING_LOOKS else None
 
     async def _pause(self, period: timedelta, least: timedelta, generation: int) -> None:
         """Wait until the next look is due, or a hook asks for it and the least distance is kept."""
@@ -208,10 +219,10 @@ class Watch:
                 told = await self._ends.seen_afterwards(job, look, since=self._since[job.job_id])
             except SlurmError as error:
                 # Without accounting there is nothing to wait for.
-                await self._is_blind("accounting", error)
+                await self._is_blind("accounting", error, ON_DEMAND)
                 told = True
             else:
-                self._sees("accounting")
+                self._sees("accounting", ON_DEMAND)
             if told or self._tries[job.job_id] >= ACCOUNTING_LAGS:
                 del self._since[job.job_id], self._tries[job.job_id]
                 self._counted[job.job_id] = job.restarts
@@ -229,23 +240,24 @@ class Watch:
         if not down:
             return took
         for state in await self._site.ledger.running_attempts(self._site.cluster):
-            for node in lost_nodes(state.attempt, down)[:1]:
-                detection = node_down(state.attempt, node, self._site.clock())
-                await self._ends.write((), (), detection, state.attempt)
+            lost = lost_nodes(state.attempt, down)
+            if lost:
+                await self._ends.write((), (), nodes_down(state.attempt, lost, self._site.clock()), state.attempt)
         return took
 
-    async def _is_blind(self, what: str, error: Exception) -> None:
+    async def _is_blind(self, what: str, error: Exception, again: timedelta) -> None:
         """Say once that this watcher cannot see, and why."""
+        since = self._site.detectors.blind(what, str(error), again)
         if what in self._blind:
             return
-        now = self._site.clock()
-        self._blind[what] = now
+        self._blind[what] = since
         activity.logger.warning("watching %s is blind: %s", what, error)
         body = {"what": what, "why": str(error)[:500]}
-        entry = self._site.entry(f"blind/{self._site.cluster}/{what}/{now.isoformat()}", RowKind.BLIND, body)
+        entry = self._site.entry(f"blind/{self._site.cluster}/{what}/{since.isoformat()}", RowKind.BLIND, body)
         await self._site.ledger.commit(Change(entries=(entry,)))
 
-    def _sees(self, what: str) -> None:
+    def _sees(self, what: str, again: timedelta) -> None:
+        self._site.detectors.saw(what, again)
         if since := self._blind.pop(what, None):
             activity.logger.info("watching %s sees again after %s", what, self._site.clock() - since)
 

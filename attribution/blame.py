@@ -10,7 +10,6 @@ from relight.attribution.elastic import first_exit
 from relight.attribution.facts import Facts, Line
 from relight.attribution.sources import Seat
 from relight.domain.diagnosis import Implicated
-from relight.domain.evidence import Source
 
 MOST = 32
 """More names than this help nobody."""
@@ -80,7 +79,7 @@ def _code(line: Line) -> str | None:
 def _of_line(line: Line, facts: Facts) -> Iterator[Place]:
     fields, who = line.match.fields, line.speaker
     gpu = fields.get("gpu") or who.gpu
-    if line.scan.source.kind is Source.KERNEL_LOG:
+    if line.scan.source.node:
         yield Place(node=line.scan.source.node, gpu=gpu)
         return
     node = fields.get("node") or who.node

@@ -1,18 +1,18 @@
 """The diagnosis: bytes and evidence in, ranked hypotheses out. No server, no language model, no clock."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 
-from relight.attribution import scheduler
+from relight.attribution import scheduler, seen
 from relight.attribution.catalogue import Catalogue, When, load
 from relight.attribution.facts import Facts, gather
 from relight.attribution.history import with_history
 from relight.attribution.numerics import loss_jump
-from relight.attribution.reading import LogScan, read_log
+from relight.attribution.reading import LogScan, read_log, told_by_agents
 from relight.attribution.scanner import Scanner
 from relight.attribution.search import Candidate, ranked
-from relight.attribution.sources import Context, LogSource
-from relight.attribution.verdicts import holds, hypothesis
+from relight.attribution.sources import Context, LogSource, Told
+from relight.attribution.verdicts import holds, hypothesis, where
 from relight.domain.diagnosis import Action, Category, Diagnosis, Hypothesis
 from relight.domain.evidence import Interruption
 from relight.domain.slurm import ENDED_BADLY
@@ -26,16 +26,18 @@ def diagnose(
     sources: Sequence[LogSource],
     context: Context | None = None,
     scanner: Scanner | None = None,
+    told: Iterable[Told] = (),
 ) -> Diagnosis:
     """Find the cause of an interruption.
 
     Reads each source once, in bounded memory. A source that cannot be read or is empty is listed in
     `Diagnosis.unreadable`. Job logs may classify and name nodes to be left out of this job's retry;
-    `Hypothesis.drain_nodes` is filled from kernel logs within the window and from slurmctld only.
+    `Hypothesis.drain_nodes` is filled from kernel logs and agents within the window and from slurmctld only.
     `scanner` is a prepared one, for a site's own catalogue; the shipped catalogue's is prepared once.
+    `told` is what node agents told: it stands beside the kernel logs, and what both have counts once.
     """
     scanner = scanner or _shipped_scanner()
-    scans = [read_log(source, scanner) for source in sources]
+    scans = [*(read_log(source, scanner) for source in sources), *told_by_agents(told, scanner)]
     return conclude(scans, context or Context(), scanner.catalogue)
 
 
@@ -93,13 +95,21 @@ def _answers(first: Hypothesis, candidates: Sequence[Candidate]) -> bool:
 def _silent_hang(facts: Facts) -> Hypothesis | None:
     if facts.context.interruption is not Interruption.HANG:
         return None
+    evidence = seen.named(facts, seen.ODD)
+    who = seen.implicated(evidence)
+    history = facts.context.history
+    same_node = bool(history and set(history[-1].nodes) & set(who.nodes))
+    place = where(who)
     return Hypothesis(
         signature="HANG_NO_LOG",
         category=Category.UNKNOWN,
         action=Action.RESTART,
-        action_if_it_repeats=Action.STOP,
+        # The same node again may be the node; the same step on another node is the program.
+        action_if_it_repeats=Action.RESTART_EXCLUDING_NODE if same_node else Action.STOP,
         confidence=0.3,
-        summary="Training stopped making progress and no log says why.",
+        implicated=who,
+        summary="Training stopped making progress and no log says why"
+        + (f"; {place} stands out from the others." if place else "."),
     )
 
 
@@ -108,23 +118,25 @@ def _still_trains(found: list[Hypothesis], facts: Facts) -> list[Hypothesis]:
 
     Unless a line is about the very thing: a platform's about a node, or one about numbers.
     """
-    kind = facts.context.interruption
+    kind, evidence = facts.context.interruption, seen.named(facts, seen.SLOW)
     if kind is Interruption.STRAGGLER and not (found and found[0].drain_nodes):
-        told = ("SLOW_NO_LOG", Category.STRAGGLER, "Training has become slower than it was, and no log says why.")
+        why = f": {evidence[0].text}" if evidence else ", and no log says why."
+        told = ("SLOW_NO_LOG", Category.STRAGGLER, f"Training has become slower than it was{why}")
     elif kind is Interruption.NUMERICS and not (found and found[0].category is Category.NUMERICS):
         told = ("NUMERICS_NO_LOG", Category.NUMERICS, "The loss or its gradients went wrong, and no log says why.")
     else:
         return found
     signature, category, summary = told
-    seen = Hypothesis(
+    first = Hypothesis(
         signature=signature,
         category=category,
         action=Action.NONE,
         action_if_it_repeats=Action.NONE,
         confidence=0.3,
+        implicated=seen.implicated(evidence if kind is Interruption.STRAGGLER else ()),
         summary=summary,
     )
-    return [seen, *found]
+    return [first, *found]
 
 
 def _finished(facts: Facts) -> Hypothesis | None:

@@ -12,10 +12,12 @@ from relight.attribution.reading import LogScan
 from relight.attribution.scanner import Match
 from relight.attribution.sources import Context, Seat
 from relight.domain.base import clip
-from relight.domain.evidence import PLATFORM_WINDOW, Evidence, Source
+from relight.domain.evidence import PLATFORM_WINDOW, Evidence
 
 AFTER_INTERRUPTION = timedelta(seconds=10)
 BEFORE_HANG = timedelta(seconds=60)
+SAME_FAULT = timedelta(seconds=10)
+"""A fault that two sources on one node tell so close to each other is one."""
 WATCHDOG = "NCCL_WATCHDOG_TIMEOUT"
 GPU_NAMED = "NVRM_GPU_NAMED"
 GPU_NAMED_WITHIN = 3
@@ -51,12 +53,12 @@ class Line(NamedTuple):
             source=source.kind,
             text=clip(self.match.text, 600),
             signature=self.match.signature,
-            node=source.node if source.kind is Source.KERNEL_LOG else self.speaker.node,
+            node=source.node or self.speaker.node,
             rank=self.speaker.rank,
             gpu=self.match.fields.get("gpu") or self.speaker.gpu,
             at=self.at,
-            file=source.name,
-            line=self.match.line_no,
+            file=source.name if self.match.line_no else None,
+            line=self.match.line_no or None,
         )
 
 
@@ -132,15 +134,33 @@ def _time(line: Line) -> float:
 
 
 def _add(facts: Facts, scan: LogScan, match: Match) -> None:
-    at = time_of(match.text, facts.context.interrupted_at)
+    at = match.at or time_of(match.text, facts.context.interrupted_at)
     witness = False
-    if scan.source.kind is Source.KERNEL_LOG:
+    if scan.source.node:
         if not _near(at, facts.context, facts.hang_began):
             return
-        witness = at is not None and facts.context.interrupted_at is not None and _near(at, facts.context, None)
+        trusted = scan.source.platform and at is not None
+        witness = trusted and facts.context.interrupted_at is not None and _near(at, facts.context, None)
     who = speaker(match.text, frozenset(facts.nodes))
     line = Line(_with_gpu(match, scan), scan, who, at, scan.survived(match), witness)
-    facts.lines.setdefault(match.signature, []).append(line)
+    lines = facts.lines.setdefault(match.signature, [])
+    if match.at is None or not any(_same(line, other) for other in lines):
+        lines.append(line)
+
+
+def _same(told: Line, other: Line) -> bool:
+    """True when the node's own kernel log has what its agent tells: one fault, seen on two ways."""
+    if other.scan.source.node != told.scan.source.node:
+        return False
+    if told.at is None or other.at is None or abs(told.at - other.at) > SAME_FAULT:
+        return False
+    gpus = {_short(gpu) for line in (told, other) if (gpu := line.match.fields.get("gpu"))}
+    return len(gpus) <= 1
+
+
+def _short(gpu: str) -> str:
+    """Bus and device of a PCI address: the driver and NVML write the domain with more or fewer digits."""
+    return gpu.lower().partition(".")[0][-5:]
 
 
 def _near(at: datetime | None, context: Context, hang_began: datetime | None) -> bool:

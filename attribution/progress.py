@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from relight.attribution.progress_formats import Formats, load
 from relight.attribution.progress_marks import Mark, PhaseMark, Scope, StepMark
@@ -18,11 +18,16 @@ __all__ = ["LONGEST_LINE", "Format", "Reader", "StepMark", "formats", "parse_ste
 
 LONGEST_LINE = 4096
 """Characters of a line that are looked at, the last ones: no line costs much."""
+SHAPES = 4096
+"""Shapes of lines that are remembered."""
+SHAPED = 1024
+"""Characters of the longest line whose shape is."""
+_DIGITS = bytes.maketrans(b"123456789", b"000000000")
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[@-Z\\^_])")
 
 
 class Reader:
-    """Reads lines in all formats known. Holds no state between lines; threads may share it."""
+    """Reads lines in all formats known. What it remembers of them makes it fast, no more; threads may share it."""
 
     def __init__(self, known: Formats) -> None:
         sure = [step for step in known.steps if step.sure]
@@ -38,31 +43,64 @@ class Reader:
         self._forms = [form for _, form in rows]
         self._roots = _by_root([(text, place) for place, (needs, _) in enumerate(rows) for text in needs])
 
+        self._plans: dict[bytes, tuple[tuple[Form, Any], ...]] = {}
+        """By shape, the forms that find something in its lines."""
+
     def read(self, line: str) -> tuple[Mark, ...]:
         """What the line says, in the order in which it stands there: at most one each of step, numbers, phase.
 
         Of several steps the last counts. Any text is answered; of a long line the last 4096 characters are looked at.
         """
-        line = line[-LONGEST_LINE:]
+        if len(line) > SHAPED:
+            return self._hits(*self._searched(line[-LONGEST_LINE:]))
+        # A job prints lines of the same few shapes all the time: where their numbers stand is looked up.
+        shape = line.encode(errors="surrogatepass").translate(_DIGITS)
+        plan = self._plans.get(shape)
+        if plan is None:
+            line, plan = self._searched(line)
+            if len(self._plans) >= SHAPES:
+                self._plans.clear()
+            self._plans[shape] = plan
+        elif plan and ("\x1b" in line or "\r" in line):
+            line = _cleaned(line)
+        return self._hits(line, plan)
+
+    def _searched(self, line: str) -> tuple[str, tuple[tuple[Form, Any], ...]]:
+        """The forms that find something in the line, in the order in which they are tried, and where; and the line."""
         low = line.lower()
         near = [texts for root, texts in self._roots if root in low]
-        return self._marks(line, low, near) if near else ()
-
-    def _marks(self, line: str, low: str, near: list[list[tuple[str, int]]]) -> tuple[Mark, ...]:
         places = sorted({place for texts in near for needs, place in texts if needs in low})
-        if not places:
-            return ()
-        if "\x1b" in line or "\r" in line:
-            line = _ESCAPES.sub("", line).rstrip().replace("\r", "\t")
+        if places and ("\x1b" in line or "\r" in line):
+            line = _cleaned(line)
             low = line.lower()
+        plan = []
+        for form in (self._forms[place] for place in places):
+            found = form.find(line, low)
+            if not form.shaped:
+                plan.append((form, None))
+            elif found is not None:
+                plan.append((form, found))
+        return line, tuple(plan)
+
+    def _hits(self, line: str, plan: tuple[tuple[Form, Any], ...]) -> tuple[Mark, ...]:
+        if not plan:
+            return ()
         hits: dict[str, Hit] = {}
-        for place in places:
-            form = self._forms[place]
-            if form.slot not in hits and (hit := form.read(line, low)):
+        for form, known in plan:
+            if form.slot in hits:
+                continue
+            found = form.find(line, line.lower()) if known is None else known
+            if found is not None and (hit := form.hit(line, found)):
                 hits[form.slot] = hit
-        if _same_phase(hits.get("step"), hits.get("phase")):
-            del hits["phase"]
-        return tuple(hit.mark for hit in sorted(hits.values(), key=lambda hit: hit.at))
+        if len(hits) > 1:
+            if _same_phase(hits.get("step"), hits.get("phase")):
+                del hits["phase"]
+            return tuple(hit.mark for hit in sorted(hits.values(), key=lambda hit: hit.at))
+        return tuple([hit.mark for hit in hits.values()])
+
+
+def _cleaned(line: str) -> str:
+    return _ESCAPES.sub("", line).rstrip().replace("\r", "\t")
 
 
 def _same_phase(bar: Hit | None, prose: Hit | None) -> bool:

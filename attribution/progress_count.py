@@ -4,7 +4,10 @@ A bar without a name may be the run's, an epoch's, or an evaluation's that is dr
 Hugging Face Trainer's). Batches of epochs whose length is not printed begin anew. The lines before tell which it is.
 """
 
-from relight.attribution.progress_marks import Edge, Phase, PhaseMark, Scope, StepMark
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from relight.attribution.progress_marks import Edge, Mark, Phase, PhaseMark, Scope, StepMark
 from relight.domain.base import Value
 
 CERTAIN = 3
@@ -40,58 +43,91 @@ def counted(state: Counted, mark: StepMark) -> tuple[Counted, StepMark | PhaseMa
     The mark becomes a `PhaseMark` when it is another bar than training's, and None when finer lines count already. A
     step that falls without an epoch's end is given as it is: the job has begun again at a checkpoint.
     """
-    if mark.scope is Scope.RUN:
-        return state.model_copy(update={"certain": min(CERTAIN, state.certain + 1)}), mark
-    if mark.scope is Scope.EPOCHS:
-        finer = state.certain or state.total is not None or state.epoch is not None
-        return state, None if finer else mark
-    if state.certain >= CERTAIN:
-        return state, None
-    return _of_epoch(state, mark) if mark.scope is Scope.EPOCH else _of_bar(state, mark)
+    state, marks = counted_all(state, (mark,))
+    new = marks[0] if marks else None
+    if new is mark and mark.scope in {Scope.EPOCH, Scope.BAR}:
+        new = mark.model_copy(update={"scope": Scope.RUN})
+    return state, new if isinstance(new, StepMark | PhaseMark) else None
 
 
-def _of_epoch(state: Counted, mark: StepMark) -> tuple[Counted, StepMark]:
-    """Batches of epochs of unknown length: an epoch was as long as its last count when the next begins."""
-    epoch = mark.epoch or 0.0
-    first = epoch if state.first is None else min(state.first, epoch)
-    length = state.length
-    if state.epoch is not None and epoch == state.epoch + 1:
-        length = max(length, state.last)
-    before = round(epoch - first) * length
-    update = {"epoch": epoch, "first": first, "length": length, "last": mark.step, "before": before}
-    return state.model_copy(update=update), _moved(mark, before)
+def counted_all(state: Counted, marks: Iterable[Mark]) -> tuple[Counted, list[Mark]]:
+    """The same for all marks of an output, in their order: what is left of them, with their steps counted over the run.
 
-
-def _of_bar(state: Counted, mark: StepMark) -> tuple[Counted, StepMark | PhaseMark]:
-    """A bar is training when it is the first, a longer one than before, or follows one that is complete.
-
-    Evaluations are shorter than the training in whose midst they are drawn. A shorter bar after a complete one is
-    taken from its beginning only: else it is an outer bar (of epochs) that is drawn again. Wrongly taken for training
-    after all, it is put right by the next line of the longer bar.
+    A mark whose step was that already is the very same object, whatever its scope.
     """
-    done = state.total is not None and state.last >= state.total
-    if mark.total == state.total:
-        # From its beginning once more after its end: the next epoch. Another rank's bar is a few steps behind only.
-        again = done and mark.step <= state.last // 2
-        before = state.before + (state.total or 0) if again else state.before
-    elif (
-        state.total is None
-        or mark.loss is not None
-        or (mark.total or 0) > state.total
-        or (done and mark.step == 1)
-        or state.others >= PATIENCE
-    ):
-        before = 0
-    else:
-        edge = Edge.ENDS if mark.step == mark.total else Edge.BEGINS
-        who = {"rank": mark.rank, "local_rank": mark.local_rank, "node": mark.node, "at": mark.at}
-        state = state.model_copy(update={"others": state.others + 1})
-        return state, PhaseMark(phase=Phase.EVALUATION, edge=edge, **who)
-    update = {"total": mark.total, "last": mark.step, "before": before, "others": 0}
-    return state.model_copy(update=update), _moved(mark, before)
+    count = _Count(**vars(state))
+    kept: list[Mark] = []
+    for mark in marks:
+        new = count.take(mark) if isinstance(mark, StepMark) else mark
+        if new is not None:
+            kept.append(new)
+    return Counted(**vars(count)), kept
+
+
+@dataclass
+class _Count:
+    """The fields of `Counted` while marks are taken one by one: a copy of it for each would cost more."""
+
+    certain: int
+    total: int | None
+    others: int
+    last: int
+    epoch: float | None
+    first: float | None
+    length: int
+    before: int
+
+    def take(self, mark: StepMark) -> StepMark | PhaseMark | None:
+        if mark.scope is Scope.RUN:
+            self.certain = min(CERTAIN, self.certain + 1)
+            return mark
+        if mark.scope is Scope.EPOCHS:
+            finer = self.certain or self.total is not None or self.epoch is not None
+            return None if finer else mark
+        if self.certain >= CERTAIN:
+            return None
+        return self._of_epoch(mark) if mark.scope is Scope.EPOCH else self._of_bar(mark)
+
+    def _of_epoch(self, mark: StepMark) -> StepMark:
+        """Batches of epochs of unknown length: an epoch was as long as its last count when the next begins."""
+        epoch = mark.epoch or 0.0
+        self.first = epoch if self.first is None else min(self.first, epoch)
+        if self.epoch is not None and epoch == self.epoch + 1:
+            self.length = max(self.length, self.last)
+        self.before = round(epoch - self.first) * self.length
+        self.epoch, self.last = epoch, mark.step
+        return _moved(mark, self.before)
+
+    def _of_bar(self, mark: StepMark) -> StepMark | PhaseMark:
+        """A bar is training when it is the first, a longer one than before, or follows one that is complete.
+
+        Evaluations are shorter than the training in whose midst they are drawn. A shorter bar after a complete one is
+        taken from its beginning only: else it is an outer bar (of epochs) that is drawn again. Wrongly taken for
+        training after all, it is put right by the next line of the longer bar.
+        """
+        done = self.total is not None and self.last >= self.total
+        if mark.total == self.total:
+            # From its beginning once more after its end: the next epoch. Another rank's bar is a few steps behind only.
+            if done and mark.step <= self.last // 2:
+                self.before += self.total or 0
+        elif (
+            self.total is None
+            or mark.loss is not None
+            or (mark.total or 0) > self.total
+            or (done and mark.step == 1)
+            or self.others >= PATIENCE
+        ):
+            self.before = 0
+        else:
+            self.others += 1
+            edge = Edge.ENDS if mark.step == mark.total else Edge.BEGINS
+            who = {"rank": mark.rank, "local_rank": mark.local_rank, "node": mark.node, "at": mark.at}
+            return PhaseMark(phase=Phase.EVALUATION, edge=edge, **who)
+        self.total, self.last, self.others = mark.total, mark.step, 0
+        return _moved(mark, self.before)
 
 
 def _moved(mark: StepMark, before: int) -> StepMark:
     if not before:
-        return mark.model_copy(update={"scope": Scope.RUN})
+        return mark
     return mark.model_copy(update={"step": before + mark.step, "total": None, "scope": Scope.RUN})

@@ -9,9 +9,10 @@
 | `time` | seconds since 1970, or ISO 8601 text with a zone |
 | `total_steps` | how many steps the run shall have |
 | `step_seconds` | seconds this step took |
+| `compute_seconds` | seconds of it without collectives, with `rank`, on every rank: tells who holds up the others |
 | `samples_per_second`, `tokens_per_second`, `tflops` | throughput, of the job or of one device, always the same |
 | `loss`, `grad_norm` | numbers; NaN and Infinity as Python's `json` writes them |
-| `epoch`, `rank` | a number; a whole number |
+| `epoch`, `rank`, `node` | a number; a whole number; the name of the rank's node in Slurm |
 | `phase` | what the writer does from now on: one of `Phase`, or `training` again |
 
 Other keys are ignored, and null is as good as no key. A line that is not such an object, or has a known key with
@@ -28,9 +29,11 @@ from relight.attribution.progress_marks import Edge, Mark, Phase, PhaseMark, Ste
 
 TRAINING = "training"
 _LARGEST = 10**15
+_LONGEST = 255
 _ANY_NUMBER = {"loss": "loss", "grad_norm": "grad_norm"}
 _RATES = {
     "step_seconds": "seconds",
+    "compute_seconds": "compute_seconds",
     "samples_per_second": "samples_per_second",
     "tokens_per_second": "tokens_per_second",
     "tflops": "tflops",
@@ -78,7 +81,11 @@ def _marks(entry: dict[str, Any]) -> tuple[Mark, ...]:
     values: dict[str, Any] = {field: _whole(entry[key]) for key, field in _COUNTS.items() if key in entry}
     values |= {field: _number(entry[key]) for key, field in _ANY_NUMBER.items() if key in entry}
     values |= {field: _rate(entry[key]) for key, field in _RATES.items() if key in entry}
-    who = {"rank": values.get("rank"), "at": _time(entry["time"]) if "time" in entry else None}
+    who = {
+        "rank": values.get("rank"),
+        "node": _word(entry["node"]) if "node" in entry else None,
+        "at": _time(entry["time"]) if "time" in entry else None,
+    }
     steps = (StepMark(**values | who),) if "step" in values else ()
     phase = entry.get("phase", TRAINING)
     if phase == TRAINING:
@@ -102,6 +109,12 @@ def _rate(value: object) -> float:
 
 def _whole(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _LARGEST:
+        raise TypeError(value)
+    return value
+
+
+def _word(value: object) -> str:
+    if not isinstance(value, str) or len(value) > _LONGEST:
         raise TypeError(value)
     return value
 

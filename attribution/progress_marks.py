@@ -52,6 +52,8 @@ class Measured(Origin):
     """May be nan or infinite, as printed."""
     seconds: float | None = None
     """Seconds a step, finite. Bars print a smoothed one."""
+    compute_seconds: float | None = None
+    """Seconds of the step without its collectives: what one rank does without the others. From the progress file."""
     samples_per_second: float | None = None
     tokens_per_second: float | None = None
     tflops: float | None = None

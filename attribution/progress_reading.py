@@ -1,21 +1,27 @@
 """One format each, ready to be tried on a line. What they know comes from `progress.yaml`."""
 
 import re
-from collections.abc import Mapping
-from functools import lru_cache
-from math import isfinite
 from typing import Any, NamedTuple, Protocol
 
-from relight.attribution.automaton import literal
-from relight.attribution.origin import speaker
-from relight.attribution.progress_formats import AMOUNT, FIELDS, Bars, PhaseFormat, StepFormat, ValueFormat
+from relight.attribution.progress_formats import FIELDS, Bars, PhaseFormat, StepFormat, ValueFormat
 from relight.attribution.progress_marks import Edge, Mark, Measured, Phase, PhaseMark, Scope, StepMark
+from relight.attribution.progress_numbers import (
+    TIMES,
+    Fields,
+    Line,
+    counted,
+    line_of,
+    measured,
+    of_epochs,
+    origin,
+    shaped,
+    spans_of,
+    texts,
+    whole,
+)
 
-_MOST_DIGITS = 15
 _BEFORE = 60
 """Characters before a step in which words that speak against it are looked for."""
-_AHEAD = 40
-"""Characters of a number and the words between it and the text that its pattern needs."""
 _NAME = 120
 """Characters of a bar's name."""
 _ALONE = re.compile(r"[\s\])|,.:;%\d()-]*(?:(?i:done|completed?|finished)[\s.!]*)?$")
@@ -29,9 +35,6 @@ _LEVEL = 4
 _TRAINING_WORDS = frozenset({"global", "train", "training", "optim", "optimizer", "num"})
 HEAD = r"(?:^|[^\w/. ] *|\d *|[A-Z]{4,8} +|(?:[Gg]lobal|[Tt]rain(?:ing)?)[ _])"
 """What `_heads` asks for, as a pattern for the scanner."""
-_AS_PRINTED = frozenset({"loss", "grad_norm", "epoch"})
-_THROUGHPUT = frozenset({"samples_per_second", "tokens_per_second", "tflops"})
-_TIMES = frozenset({"seconds", "milliseconds", "steps_per_second"})
 _EVIDENCE = FIELDS - {"epoch"}
 
 
@@ -43,35 +46,21 @@ class Hit(NamedTuple):
 
 
 class Form(Protocol):
-    """One format, ready to be tried."""
+    """One format, ready to be tried.
+
+    What `find` answers is the same for all lines of one shape: lines that differ in digits only, each by another digit.
+    """
 
     slot: str
     """Of each slot a line has one mark at most, the first form's that finds one."""
+    shaped: bool
+    """Whether that is so: a pattern may name a digit."""
 
-    def read(self, line: str, low: str) -> Hit | None:
-        """What the line says in this format; `low` is the line in lower case."""
+    def find(self, line: str, low: str) -> Any:
+        """Where in the line what this format tells stands, or None; `low` is the line in lower case."""
 
-
-class _Fields:
-    """The patterns for the numbers of a line, each behind a text that it cannot do without."""
-
-    def __init__(self, fields: Mapping[str, tuple[str, ...]]) -> None:
-        self._rows = [
-            (name, literal(pattern).decode(), re.compile(pattern).search, pattern.startswith("(" + AMOUNT))
-            for name, patterns in fields.items()
-            for pattern in patterns
-        ]
-
-    def add_to(self, found: dict[str, str], line: str, low: str, start: int = 0) -> dict[str, str]:
-        """Add what the line says from `start` on; what was found already stays."""
-        for name, needed, search, ahead in self._rows:
-            if needed not in low or name in found:
-                continue
-            # A number ahead of its unit: only what stands shortly before the unit is looked at.
-            begin = max(start, low.find(needed, start) - _AHEAD) if ahead else start
-            if match := search(line, begin):
-                found[name] = match[match.lastindex or 0]
-        return found
+    def hit(self, line: str, found: Any) -> Hit | None:
+        """What stands there, `found` being the answer of `find` to this line or another of its shape."""
 
 
 class StepForm:
@@ -85,10 +74,11 @@ class StepForm:
         self._pattern = re.compile(form.pattern)
         self._unless = re.compile(form.unless) if form.unless else None
         self._unless_behind = re.compile(form.unless_behind) if form.unless_behind else None
-        self._fields = _Fields(form.fields)
+        self._fields = Fields(form.fields)
+        self.shaped = self._fields.shaped and shaped(form.pattern, form.unless, form.unless_behind)
 
-    def read(self, line: str, low: str) -> Hit | None:
-        """The last step of the line."""
+    def find(self, line: str, low: str) -> Line | None:
+        """Where the last step of the line stands, and its numbers."""
         last = None
         for last in self._pattern.finditer(line):  # noqa: B007 - the last one counts
             pass
@@ -97,27 +87,28 @@ class StepForm:
         at, sure = last.start(), self._form.sure
         if self._refused(line, last) or (not sure and (not _heads(line, at) or _FRACTION.match(line, last.end()))):
             return None
-        found = self._fields.add_to(_named(last), line, low, at)
+        found = self._fields.add_to(spans_of(last), line, low, at)
         if not sure and _EVIDENCE.isdisjoint(found) and not _ALONE.match(line, last.end()):
             return None
-        mark = self._mark(found, line[: last.start("step")])
-        return Hit(at, mark) if mark else None
+        return line_of(line, at, found, last.start("step"))
+
+    def hit(self, line: str, found: Line) -> Hit | None:
+        """The step."""
+        counts = texts(line, found.counts)
+        step, total = counted(counts), whole(counts.get("total"))
+        if step is None:
+            return None
+        if self._form.first_epoch is not None and "epoch" in counts:
+            step, total = of_epochs(step, total, counts, self._form.first_epoch)
+        if total is not None and total < step:
+            total = None
+        return Hit(found.at, StepMark(step=step, total=total, scope=self._form.scope, **measured(line, found)))
 
     def _refused(self, line: str, match: re.Match[str]) -> bool:
         at = match.start()
         if at and self._unless and self._unless.search(line, max(0, at - _BEFORE), at):
             return True
         return bool(self._unless_behind and self._unless_behind.match(line, match.end()))
-
-    def _mark(self, found: Mapping[str, str], prefix: str) -> StepMark | None:
-        step, total = _counted(found), _whole(found.get("total"))
-        if step is None:
-            return None
-        if self._form.first_epoch is not None and "epoch" in found:
-            step, total = _of_epochs(step, total, found, self._form.first_epoch)
-        if total is not None and total < step:
-            total = None
-        return StepMark(step=step, total=total, scope=self._form.scope, **_measured(found, prefix))
 
 
 class ValueForm:
@@ -128,15 +119,20 @@ class ValueForm:
     def __init__(self, form: ValueFormat) -> None:
         """Compile a format."""
         self._pattern = re.compile(form.pattern)
-        self._fields = _Fields(form.fields)
+        self._fields = Fields(form.fields)
+        self.shaped = self._fields.shaped and shaped(form.pattern)
 
-    def read(self, line: str, low: str) -> Hit | None:
-        """The numbers of the line."""
+    def find(self, line: str, low: str) -> Line | None:
+        """Where the numbers of the line stand."""
         match = self._pattern.search(line)
         if not match:
             return None
-        found = self._fields.add_to(_named(match), line, low, match.start())
-        return Hit(match.start(), Measured(**_measured(found, line[: match.start()])))
+        found = self._fields.add_to(spans_of(match), line, low, match.start())
+        return line_of(line, match.start(), found, match.start())
+
+    def hit(self, line: str, found: Line) -> Hit | None:
+        """The numbers."""
+        return Hit(found.at, Measured(**measured(line, found)))
 
 
 class PhaseForm:
@@ -149,15 +145,30 @@ class PhaseForm:
         self._phase = form.phase
         edges = ((Edge.ENDS, form.ends), (Edge.BEGINS, form.begins))
         self._edges = tuple((edge, re.compile(pattern)) for edge, pattern in edges if pattern)
+        self.shaped = shaped(form.begins, form.ends)
 
-    def read(self, line: str, low: str) -> Hit | None:
-        """The phase, and which end of it."""
+    def find(self, line: str, low: str) -> tuple[int, Edge] | None:
+        """Where the phase is named, and which end of it."""
         del low
         for edge, pattern in self._edges:
             if match := pattern.search(line):
-                at = match.start()
-                return Hit(at, PhaseMark(phase=self._phase, edge=edge, **_origin(line[:at])))
+                return match.start(), edge
         return None
+
+    def hit(self, line: str, found: tuple[int, Edge]) -> Hit | None:
+        """The phase."""
+        at, edge = found
+        return Hit(at, PhaseMark(phase=self._phase, edge=edge, **origin(line[:at])))
+
+
+class _Bar(NamedTuple):
+    """One bar of a line."""
+
+    line: Line
+    phase: Phase | None
+    trains: bool
+    """Whether its name, or a rate in steps, lets it count them."""
+    scope: Scope
 
 
 class BarForm:
@@ -168,120 +179,72 @@ class BarForm:
     def __init__(self, bars: Bars) -> None:
         """Compile what is known of bars."""
         self._pattern = re.compile(bars.pattern)
-        self._fields = _Fields(bars.fields)
+        self._fields = Fields(bars.fields)
         self._epoch, self._epochs = re.compile(bars.epoch), re.compile(bars.epochs)
         self._training = re.compile(bars.training)
         self._phases = tuple((phase, re.compile(pattern)) for phase, pattern in bars.phases.items())
-        # A job draws the same few bars all the time.
-        self._phase = lru_cache(maxsize=256)(self._phase_of)
+        patterns = (bars.pattern, bars.epoch, bars.epochs, bars.training, *bars.phases.values())
+        self.shaped = self._fields.shaped and shaped(*patterns)
 
-    def read(self, line: str, low: str) -> Hit | None:
-        """The bar that counts."""
+    def find(self, line: str, low: str) -> list[_Bar] | None:
+        """All bars of the line."""
         del low
-        best: Hit | None = None
+        bars = []
         end = 0
         for match in self._pattern.finditer(line):
-            name = line[max(end, match.start() - _NAME) : match.start()]
-            mark = self._mark(match, name, line[: match.start()])
+            begin = max(end, match.start() - _NAME)
+            bars.append(self._bar(match, line, begin))
             end = match.end()
+        return bars or None
+
+    def hit(self, line: str, found: list[_Bar]) -> Hit | None:
+        """The bar that counts."""
+        best: Hit | None = None
+        for bar in found:
+            mark = self._mark(bar, line)
             if mark and (best is None or isinstance(mark, StepMark) or isinstance(best.mark, PhaseMark)):
-                best = Hit(match.start(), mark)
+                best = Hit(bar.line.at, mark)
         return best
 
-    def _mark(self, match: re.Match[str], text: str, prefix: str) -> StepMark | PhaseMark | None:
-        step, total = _counted(_named(match)), _whole(match["total"])
-        if step is None or total is None:
-            return None
+    def _bar(self, match: re.Match[str], line: str, begin: int) -> _Bar:
+        text = line[begin : match.start()]
         labels = _PREFIX.match(text)
         name = text[labels.end() if labels else 0 :].rstrip("0123456789").strip(" :")
-        if phase := self._phase(name):
-            edge = Edge.ENDS if step >= total else Edge.BEGINS
-            return PhaseMark(phase=phase, edge=edge, **_origin(prefix))
-        inside = match["inside"]
-        found = self._fields.add_to({}, inside, inside.lower())
-        # Without a rate in steps it counts something else. It is drawn at 0 before the first step, which may take long.
-        if step == 0 or (_TIMES.isdisjoint(found) and "?it/s" not in inside):
-            return None
-        if any(map(str.isalpha, name)) and "loss" not in found and not self._training.search(name):
-            return None
-        return self._step(step, total, name, found, prefix)
-
-    def _phase_of(self, name: str) -> Phase | None:
-        return next((phase for phase, pattern in self._phases if pattern.search(name)), None)
-
-    def _step(self, step: int, total: int, name: str, found: dict[str, str], prefix: str) -> StepMark:
-        scope, whole = Scope.BAR, total if total >= step else None
+        phase = next((phase for phase, pattern in self._phases if pattern.search(name)), None)
+        inside, at = match["inside"], match.start("inside")
+        spans = {
+            key: (at + first, at + last)
+            for key, (first, last) in self._fields.add_to({}, inside, inside.lower()).items()
+        }
+        # Without a rate in steps it counts something else.
+        trains = not TIMES.keys().isdisjoint(spans) or "?it/s" in inside
+        if any(map(str.isalpha, name)) and "loss" not in spans and not self._training.search(name):
+            trains = False
+        scope = Scope.BAR
         if epoch := self._epoch.search(name):
-            found["epoch"] = epoch["epoch"]
+            first = begin + text.index(name)
+            spans["epoch"] = (first + epoch.start("epoch"), first + epoch.end("epoch"))
             scope = Scope.RUN
-            step, whole = _of_epochs(step, total, found, 0)
         elif self._epochs.search(name):
             scope = Scope.EPOCHS
-        return StepMark(step=step, total=whole, scope=scope, **_measured(found, prefix))
+        spans |= {key: span for key, span in spans_of(match).items() if key in ("step", "thousands", "total")}
+        return _Bar(line_of(line, match.start(), spans, match.start()), phase, trains, scope)
 
-
-def _named(match: re.Match[str]) -> dict[str, str]:
-    return {name: text for name, text in match.groupdict().items() if text}
-
-
-def _whole(text: str | None) -> int | None:
-    digits = text.replace(",", "") if text else ""
-    return int(digits) if 0 < len(digits) <= _MOST_DIGITS else None
-
-
-def _counted(found: Mapping[str, str]) -> int | None:
-    return _whole(found["step"] + found.get("thousands", ""))
-
-
-def _of_epochs(step: int, total: int | None, found: Mapping[str, str], first: int) -> tuple[int, int | None]:
-    """Step and total of the run, from those of an epoch."""
-    epoch, epochs = _whole(found["epoch"]), _whole(found.get("epochs"))
-    if total is None or epoch is None:
-        return step, None
-    return max(epoch - first, 0) * total + step, epochs * total if epochs else None
-
-
-def _float(text: str | None) -> float | None:
-    try:
-        return float(text.replace(",", "")) if text else None
-    except ValueError:  # 1.2.3
-        return None
-
-
-def _rate(text: str | None) -> float | None:
-    """A number that is one; nan, infinite and 0 say that the trainer knew none."""
-    value = _float(text)
-    return value if value is not None and value > 0 and isfinite(value) else None
-
-
-def _seconds(found: Mapping[str, str]) -> float | None:
-    if (seconds := _rate(found.get("seconds"))) is not None:
-        return seconds
-    if (milliseconds := _rate(found.get("milliseconds"))) is not None:
-        return milliseconds / 1000
-    rate = _rate(found.get("steps_per_second"))
-    return 1 / rate if rate else None
-
-
-def _measured(found: Mapping[str, str], prefix: str) -> dict[str, Any]:
-    """The numbers found and who printed them, as fields of a mark."""
-    values = _origin(prefix)
-    for name, text in found.items():
-        if name in _AS_PRINTED:
-            values[name] = _float(text)
-        elif name in _THROUGHPUT:
-            values[name] = _rate(text)
-    if not _TIMES.isdisjoint(found):
-        values["seconds"] = _seconds(found)
-    return values
-
-
-def _origin(prefix: str) -> dict[str, Any]:
-    low = prefix.lower()
-    if not ("rank" in low or "[default" in low or low.lstrip()[:1].isdigit()):
-        return {}
-    who = speaker(prefix)
-    return {"rank": who.rank, "local_rank": who.local_rank, "node": who.node}
+    def _mark(self, bar: _Bar, line: str) -> StepMark | PhaseMark | None:
+        counts = texts(line, bar.line.counts)
+        step, total = counted(counts), whole(counts.get("total"))
+        if step is None or total is None:
+            return None
+        if bar.phase:
+            edge = Edge.ENDS if step >= total else Edge.BEGINS
+            return PhaseMark(phase=bar.phase, edge=edge, **origin(line[: bar.line.head]))
+        # It is drawn at 0 before the first step, which may take long.
+        if step == 0 or not bar.trains:
+            return None
+        of = total if total >= step else None
+        if bar.scope is Scope.RUN:
+            step, of = of_epochs(step, total, counts, 0)
+        return StepMark(step=step, total=of, scope=bar.scope, **measured(line, bar.line))
 
 
 def _heads(line: str, at: int) -> bool:

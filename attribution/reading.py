@@ -1,15 +1,17 @@
 """Reads one log into a bounded summary: what was found, by whom, where ranks run, how far training came."""
 
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from io import BytesIO
 from typing import NamedTuple
 
 from relight.attribution.blocks import Block, blocks, printable
 from relight.attribution.origin import speaker
 from relight.attribution.progress import StepMark, parse_step
 from relight.attribution.scanner import ADDRESS, PLACEMENT, PROGRESS, STARTUP, Match, Scanner
-from relight.attribution.sources import LogSource, Seat
+from relight.attribution.sources import LogSource, Seat, Told
+from relight.domain.evidence import Source
 
 KEEP_FIRST, KEEP_LAST = 64, 16
 FEW_STEPS = 3
@@ -94,6 +96,20 @@ def read_log(source: LogSource, scanner: Scanner) -> LogScan:
     if newest is not None:
         scan.steps = list(_steps(newest))
     return scan
+
+
+def told_by_agents(told: Iterable[Told], scanner: Scanner) -> list[LogScan]:
+    """What agents told, as if it had been read: one log for each node and source."""
+    scans: dict[tuple[str, Source], LogScan] = {}
+    for number, fault in enumerate(told):
+        source = LogSource(f"agent of {fault.node}", fault.kind, fault.node, BytesIO)
+        scan = scans.setdefault((fault.node, fault.kind), LogScan(source, empty=False))
+        fields = scanner.fields(fault.signature, fault.text.encode(errors="replace"))
+        fields |= {"gpu": fault.gpu} if fault.gpu else {}
+        scan.counts[fault.signature] += 1
+        match = Match(fault.signature, 0, fault.text, fields, 0, number, fault.at)
+        scan.found.setdefault(fault.signature, Found()).add(match)
+    return list(scans.values())
 
 
 def _read_block(block: Block, scanner: Scanner, scan: LogScan) -> bool:

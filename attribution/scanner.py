@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterator
+from datetime import datetime
 from typing import BinaryIO, NamedTuple
 
 from relight.attribution import progress
@@ -30,6 +31,8 @@ class Match(NamedTuple):
     block: int
     offset: int
     """Where the line begins in its block: (block, offset) orders the matches of one log."""
+    at: datetime | None = None
+    """When it happened, where that is known beside the line."""
 
 
 class Scanner:
@@ -83,9 +86,10 @@ class Scanner:
         raw = block.line(start, hit, LINE_LIMIT)
         text = printable(raw)
         for name in names:
-            yield Match(name, number, text, self._fields(name, raw), block.number, start)
+            yield Match(name, number, text, self.fields(name, raw), block.number, start)
 
-    def _fields(self, name: str, line: bytes) -> dict[str, str]:
+    def fields(self, name: str, line: bytes) -> dict[str, str]:
+        """What the line names, by the patterns of that signature."""
         fields: dict[str, str] = {}
         for pattern in self._patterns[name]:
             if found := pattern.search(line):

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from relight.attribution.catalogue import Catalogue
 from relight.attribution.facts import Facts
+from relight.attribution.sources import Context
 from relight.domain.diagnosis import Action, Category, Hypothesis, Implicated
 from relight.domain.evidence import Evidence, Source
 from relight.domain.slurm import JobState
@@ -29,6 +30,8 @@ def hypotheses(facts: Facts, catalogue: Catalogue) -> Iterator[Hypothesis]:
     context = facts.context
     lost = context.lost_nodes
     identity = _BY_STATE.get(context.state) if context.state else None
+    if context.not_launched_on:
+        identity = "SLURM_LAUNCH_FAILED"
     if lost:
         identity = "SLURM_NODE_FAIL"
     if identity is None and context.exit_signal:
@@ -43,20 +46,28 @@ def _told(identity: str, facts: Facts, catalogue: Catalogue) -> Hypothesis:
     signature, context = catalogue[identity], facts.context
     cancelled = identity == "SLURM_CANCELLED"
     lost = context.lost_nodes
-    what = f"state {context.state}" if context.state else f"signal {context.exit_signal}"
-    text = f"Slurm: {what}" + (f", lost {', '.join(lost)}" if lost else "")
-    summary = signature.summary.format_map(dict.fromkeys(("where",), ", ".join(lost) or "a node"))
+    named = lost or context.not_launched_on
+    text = f"Slurm: {_what(context)}" + (f", lost {', '.join(lost)}" if lost else "")
+    summary = signature.summary.format_map(dict.fromkeys(("where",), ", ".join(named) or "a node"))
     return Hypothesis(
         signature=identity,
         category=signature.category,
         action=Action.STOP if cancelled else signature.action,  # a person's cancel is never undone
         action_if_it_repeats=Action.STOP if cancelled else signature.action_if_it_repeats,
         confidence=0.99 if context.state in FINAL else signature.weight,
-        implicated=Implicated(nodes=lost[:32]),
+        implicated=Implicated(nodes=named[:32]),
         summary="Slurm says the job was cancelled." if cancelled else summary,
         drain_nodes=lost,
         evidence=(Evidence(source=Source.SLURMCTLD, text=text[:600], signature=identity),),
     )
+
+
+def _what(context: Context) -> str:
+    if context.state:
+        return f"state {context.state}"
+    if context.not_launched_on:
+        return f"not launched on {', '.join(context.not_launched_on)}, queued again"
+    return f"signal {context.exit_signal}"
 
 
 def _ended(state: JobState) -> Hypothesis:

@@ -1,12 +1,13 @@
 """What a diagnosis is made from: logs, and what else is known of the attempt."""
 
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import BinaryIO, NamedTuple
 
 from pydantic import AwareDatetime
 
 from relight.domain.base import Value
-from relight.domain.evidence import Interruption, Source
+from relight.domain.evidence import TRUST, Evidence, Interruption, Source, Trust
 from relight.domain.slurm import JobState
 
 
@@ -17,8 +18,30 @@ class LogSource(NamedTuple):
     kind: Source
     """`Source.JOB_LOG`, or `Source.KERNEL_LOG` for what the platform itself collected on `node`."""
     node: str | None
+    """The node that all of it is about; None for a job's log."""
     open: Callable[[], BinaryIO]
     """Opens it; an OSError becomes an entry of `Diagnosis.unreadable`."""
+
+    @property
+    def platform(self) -> bool:
+        """True for what users' programs cannot write."""
+        return TRUST[self.kind] is Trust.PLATFORM
+
+
+class Told(NamedTuple):
+    """A fault that a node's agent has told, recognised already: it counts like a line of that node's kernel log.
+
+    Told by an exporter it counts so too, but drains no node.
+    """
+
+    node: str
+    kind: Source
+    """Where the agent has it from, or `Source.EXPORTER`."""
+    signature: str
+    text: str
+    at: datetime
+    gpu: str = ""
+    """PCI address, where it concerns a GPU."""
 
 
 class Seat(Value):
@@ -52,6 +75,8 @@ class Context(Value):
     exit_signal: int | None = None
     lost_nodes: tuple[str, ...] = ()
     """Nodes that slurmctld calls down or not responding."""
+    not_launched_on: tuple[str, ...] = ()
+    """Nodes that could not start the job, where Slurm has queued it again for that."""
     interruption: Interruption | None = None
     interrupted_at: AwareDatetime | None = None
     """When progress stopped. Without it no kernel line can be placed in time, and none drains a node.
@@ -62,3 +87,5 @@ class Context(Value):
     """Earlier failures of the same job, oldest first."""
     last_step: int | None = None
     """The newest step that a watcher saw, in this attempt."""
+    seen: tuple[Evidence, ...] = ()
+    """What watchers saw beside the logs."""

@@ -10,7 +10,6 @@ from relight.attribution.facts import WATCHDOG, Facts, Line
 from relight.attribution.search import Candidate
 from relight.domain.base import clip
 from relight.domain.diagnosis import Action, Category, Hypothesis, Implicated
-from relight.domain.evidence import Source
 
 EVIDENCE_EACH = 8
 FEW_STEPS = 5
@@ -52,14 +51,14 @@ def hypothesis(candidate: Candidate, facts: Facts) -> Hypothesis:
 
 def _everywhere(signature: Signature, action: Action, lines: Sequence[Line]) -> Action | None:
     """The action when most nodes show it: by job evidence alone nobody is excluded for what everybody has."""
-    told_by_kernel = any(line.scan.source.kind is Source.KERNEL_LOG for line in lines)
-    if signature.if_every_node or action is not Action.RESTART_EXCLUDING_NODE or told_by_kernel:
+    by_platform = any(line.scan.source.platform for line in lines)
+    if signature.if_every_node or action is not Action.RESTART_EXCLUDING_NODE or by_platform:
         return signature.if_every_node
     return Action.RESTART
 
 
 def _drainable(signature: Signature, lines: Sequence[Line], facts: Facts) -> tuple[str, ...]:
-    """The trust rule: a node's own kernel log, within the window, for a kind that is allowed to isolate."""
+    """The trust rule: a node's own kernel log or agent, within the window, for a kind that is allowed to isolate."""
     if signature.isolates_node is not Isolates.PLATFORM:
         return ()
     nodes = dict.fromkeys(line.scan.source.node for line in lines if line.witness)

@@ -1,7 +1,7 @@
 """Kept HTTP connections to a log store; what goes wrong there comes out as a `LogError`. No failure is waited out here.
 
 A question is asked again in two cases, once: where the store had closed a kept connection meanwhile (aiohttp does that
-for GET), and where the secret's file holds another secret than the one that was refused.
+for GET itself), and where the secret's file holds another secret than the one that was refused.
 """
 
 import asyncio
@@ -98,10 +98,12 @@ class HttpStore:
         query: Mapping[str, str],
         *,
         endless: bool = False,
+        form: bool = False,
     ) -> AsyncIterator[aiohttp.StreamReader]:
         """The body of an answer with status 200.
 
         `endless`: an answer that goes on; no time-out, and it takes none of the places of others.
+        `form`: the question is longer than an address may be, and is sent as a form (POST).
 
         Raises:
             LogUnreadableError: no answer, a refusal, or a body that is cut off, also while it is read here.
@@ -110,16 +112,20 @@ class HttpStore:
         timeout = aiohttp.ClientTimeout(total=None if endless else bound, sock_connect=bound)
         gate = asyncio.Semaphore() if endless else self._gate
         try:
-            async with gate, await self._ask(path, query, timeout) as response:
+            async with gate, await self._ask(path, query, timeout, form=form) as response:
                 yield response.content
         except TimeoutError:
             raise LogUnreadableError(f"{self.url}: no (or no whole) answer within {bound:g} s") from None
+        except aiohttp.ClientSSLError as error:
+            found = getattr(error.os_error, "verify_message", "") or getattr(error.os_error, "reason", "") or error
+            text = f"no TLS connection that can be trusted: {found}: check the address, and the certificates (ca)"
+            raise LogUnreadableError(f"{self.url}: {text}") from error
         except (aiohttp.ClientError, OSError, RuntimeError) as error:  # RuntimeError: what aiohttp says of closed ones
             raise LogUnreadableError(f"{self.url}: {error or type(error).__name__}") from error
 
-    async def body(self, path: str, query: Mapping[str, str], most: int) -> bytes | None:
-        """A whole answer; None where it is longer than `most` bytes."""
-        async with self.answer(path, query) as content:
+    async def body(self, path: str, query: Mapping[str, str], most: int, *, form: bool = False) -> bytes | None:
+        """A whole answer; None where it is longer than `most` bytes. `form`: see `answer`."""
+        async with self.answer(path, query, form=form) as content:
             parts, size = [], 0
             async for part in content.iter_chunked(_PIECE):
                 parts.append(part)
@@ -133,28 +139,48 @@ class HttpStore:
         path: str,
         query: Mapping[str, str],
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109  aiohttp bounds each phase by it
+        *,
+        form: bool,
     ) -> aiohttp.ClientResponse:
-        if self._session is None:
-            raise LogUnreadableError(f"{self.url}: not connected")
         wait = self._paused_until - self._monotonic()
         if wait > 0:
             raise LogUnreadableError(f"{self.url}: limits our rate; it is asked again in {wait:.0f} s")
         while True:
             used = self._secret
-            response = await self._session.get(
-                self.url + path,
-                params=query,
-                headers=self._authorization(used),
-                timeout=timeout,
-                # A login page is no answer, and another host gets no secret of ours.
-                allow_redirects=False,
-            )
+            try:
+                response = await self._send(path, query, used, timeout, form=form)
+            except aiohttp.ServerDisconnectedError:
+                if not form:
+                    raise
+                response = await self._send(path, query, used, timeout, form=form)
             if response.status == 200:  # noqa: PLR2004
                 return response
             async with response:
                 if response.status == 401 and self._renewed(used):  # noqa: PLR2004
                     continue
                 raise LogUnreadableError(await self._refusal(path, response))
+
+    async def _send(
+        self,
+        path: str,
+        query: Mapping[str, str],
+        secret: str,
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109
+        *,
+        form: bool,
+    ) -> aiohttp.ClientResponse:
+        if self._session is None:
+            raise LogUnreadableError(f"{self.url}: not connected")
+        return await self._session.request(
+            "POST" if form else "GET",
+            self.url + path,
+            params=None if form else query,
+            data=query if form else None,
+            headers=self._authorization(secret),
+            timeout=timeout,
+            # A login page is no answer, and another host gets no secret of ours.
+            allow_redirects=False,
+        )
 
     async def _refusal(self, path: str, response: aiohttp.ClientResponse) -> str:
         """What the status means, and what to do about it."""

@@ -5,12 +5,13 @@ LedgerError
 └── LedgerCorruptError       the chain or the schema is not what we wrote. Trying again does not help.
 """
 
+from datetime import datetime
 from typing import Any, Protocol
 
 from relight.domain.attempts import AttemptKey, AttemptState
 from relight.domain.evidence import Detection
 from relight.domain.incidents import Incident
-from relight.domain.ledger import ChainReport, Change, Row, RowKind
+from relight.domain.ledger import Backlog, ChainReport, Change, Row, RowKind
 
 
 class LedgerError(Exception):
@@ -40,9 +41,14 @@ class Ledger(Protocol):
         node: str | None = None,
         kind: RowKind | None = None,
         after: int = 0,
+        since: datetime | None = None,
         limit: int = 1000,
     ) -> tuple[Row, ...]:
-        """Rows of the audit trail that fit all that is given, in the order written, with seq > `after`."""
+        """Rows of the audit trail that fit all that is given, in the order written, with seq > `after`.
+
+        `since` leaves out what was written earlier. Rows of `kind` alone are then read from the newest one backwards:
+        what that costs does not grow with the ledger.
+        """
 
     async def has(self, entry_id: str) -> bool:
         """True when an entry with this id has been written."""
@@ -50,11 +56,14 @@ class Ledger(Protocol):
     async def cursor(self, name: str) -> dict[str, Any] | None:
         """Where the watcher of that name stands; None when it never wrote."""
 
-    async def undelivered(self, limit: int = 100) -> tuple[Detection, ...]:
-        """Detections in the outbox not yet delivered, oldest first."""
+    async def undelivered(self, limit: int = 100, *, cluster: str | None = None) -> tuple[Detection, ...]:
+        """Detections in the outbox not yet delivered (of one cluster), oldest first."""
 
-    async def delivered(self, detection_id: str) -> None:
-        """Mark a detection as delivered."""
+    async def delivered(self, *detection_ids: str) -> None:
+        """Mark detections as delivered, all in one transaction."""
+
+    async def backlog(self, cluster: str) -> Backlog:
+        """What waits: counted, not read."""
 
     async def attempt(self, key: AttemptKey) -> AttemptState | None:
         """One attempt; None when it was never seen."""

@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from pydantic import ValidationError
 from sqlalchemy import (
+    ColumnElement,
     Connection,
     Engine,
     RowMapping,
@@ -33,7 +34,7 @@ from relight.domain.attempts import AttemptKey, AttemptState
 from relight.domain.base import Value
 from relight.domain.evidence import Detection
 from relight.domain.incidents import Incident
-from relight.domain.ledger import ChainReport, Change, Row, RowKind
+from relight.domain.ledger import Backlog, ChainReport, Change, Row, RowKind
 
 _V = TypeVar("_V", bound=Value)
 _P = ParamSpec("_P")
@@ -57,6 +58,8 @@ class SqlLedger:
         # A database in memory is one connection, which has no room for two transactions at a time.
         single = isinstance(engine.pool, StaticPool)
         self._read_turn = self._write_turn if single else nullcontext()
+        self._running: dict[str, AttemptState] = {}
+        """The running attempts as last read, by their text in the database."""
 
     @classmethod
     def open(cls, url: str, key_file: Path, *, clock: Callable[[], datetime] = _now) -> "SqlLedger":
@@ -104,15 +107,21 @@ class SqlLedger:
         node: str | None = None,
         kind: RowKind | None = None,
         after: int = 0,
+        since: datetime | None = None,
         limit: int = 1000,
     ) -> tuple[Row, ...]:
-        """Rows of the audit trail that fit all that is given, in the order written, with seq > `after`."""
+        """Rows of the audit trail that fit all that is given, in the order written, with seq > `after`.
+
+        `since` leaves out what was written earlier.
+        """
         table = db.ledger
         wanted = {"incident": incident, "lineage": lineage, "attempt": attempt, "node": node, "kind": kind}
         query = select(table).where(table.c.seq > after).order_by(table.c.seq).limit(limit)
         for name, value in wanted.items():
             if value is not None:
                 query = query.where(table.c[name] == storable(value))
+        if since is not None:
+            query = query.where(table.c.at >= stamp(since), table.c.seq > _last_before(since, kind))
         return tuple(read_row(found) for found in await self._run(self._all, query))
 
     async def has(self, entry_id: str) -> bool:
@@ -126,16 +135,29 @@ class SqlLedger:
         found = await self._run(self._all, query)
         return dict(json.loads(found[0]["value"])) if found else None
 
-    async def undelivered(self, limit: int = 100) -> tuple[Detection, ...]:
-        """Detections in the outbox not yet delivered, oldest first."""
+    async def undelivered(self, limit: int = 100, *, cluster: str | None = None) -> tuple[Detection, ...]:
+        """Detections in the outbox not yet delivered (of one cluster), oldest first."""
         table = db.outbox
         query = select(table.c.body).where(table.c.delivered_at.is_(None))
+        if cluster is not None:
+            query = query.where(table.c.cluster == storable(cluster))
         query = query.order_by(table.c.created_at, table.c.id).limit(limit)
         return await self._values(Detection, query)
 
-    async def delivered(self, detection_id: str) -> None:
-        """Mark a detection as delivered; a second time changes nothing."""
-        await self._run(self._mark_delivered, detection_id)
+    async def delivered(self, *detection_ids: str) -> None:
+        """Mark detections as delivered, all in one transaction; a second time changes nothing."""
+        await self._run(self._mark_delivered, [storable(each) for each in detection_ids])
+
+    async def backlog(self, cluster: str) -> Backlog:
+        """What waits: counted, not read."""
+        waiting, incidents, ours = db.outbox, db.incidents, storable(cluster)
+        open_ones = select(func.count()).where(incidents.c.open.is_(True), incidents.c.cluster == ours)
+        query = select(
+            func.count().label("undelivered"),
+            func.min(waiting.c.created_at).label("oldest"),
+            open_ones.scalar_subquery().label("open_incidents"),
+        ).where(waiting.c.delivered_at.is_(None), waiting.c.cluster == ours)
+        return Backlog.model_validate(dict((await self._run(self._all, query))[0]))
 
     async def attempt(self, key: AttemptKey) -> AttemptState | None:
         """One attempt; None when it was never seen."""
@@ -146,7 +168,14 @@ class SqlLedger:
         """Attempts not yet seen ended, in the order first seen."""
         table = db.attempts
         query = select(table.c.state).where(table.c.cluster == storable(cluster), table.c.running.is_(True))
-        return await self._values(AttemptState, query.order_by(table.c.seen_at, table.c.key))
+        found = await self._run(self._all, query.order_by(table.c.seen_at, table.c.key))
+        # Asked for every second, and of thousands a few have changed: what is known is not read anew.
+        known, read = self._running, dict[str, AttemptState]()
+        for row in found:
+            text = row["state"]
+            read[text] = known.get(text) or _value(AttemptState, text)
+        self._running = read
+        return tuple(read.values())
 
     async def attempts_of_job(self, cluster: str, job_id: int, limit: int = 50) -> tuple[AttemptState, ...]:
         """The attempts of a Slurm job id, newest first (lineages told apart by `attempt.lineage`)."""
@@ -220,11 +249,12 @@ class SqlLedger:
             self._chain.seal(connection, seq, newest)
         return len(rows)
 
-    def _mark_delivered(self, detection_id: str) -> None:
-        table = db.outbox
-        mark = update(table).where(table.c.id == storable(detection_id), table.c.delivered_at.is_(None))
+    def _mark_delivered(self, names: list[str]) -> None:
+        table, at = db.outbox, stamp(self._clock())
         with self._writing() as connection:
-            connection.execute(mark.values(delivered_at=stamp(self._clock())))
+            for start in range(0, len(names), _IN_ONE_QUERY):
+                part = table.c.id.in_(names[start : start + _IN_ONE_QUERY])
+                connection.execute(update(table).where(part, table.c.delivered_at.is_(None)).values(delivered_at=at))
 
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
@@ -242,10 +272,23 @@ class SqlLedger:
     async def _values(self, kind: type[_V], query: Select[Any]) -> tuple[_V, ...]:
         """What the query's only column holds."""
         found = await self._run(self._all, query)
-        try:
-            return tuple(kind.model_validate_json(next(iter(row.values()))) for row in found)
-        except ValidationError as e:
-            raise LedgerCorruptError(f"the ledger holds an unreadable {kind.__name__}: {e}") from e
+        return tuple(_value(kind, next(iter(row.values()))) for row in found)
+
+
+def _value(kind: type[_V], text: str) -> _V:
+    try:
+        return kind.model_validate_json(text)
+    except ValidationError as e:
+        raise LedgerCorruptError(f"the ledger holds an unreadable {kind.__name__}: {e}") from e
+
+
+def _last_before(at: datetime, kind: RowKind | None) -> ColumnElement[int]:
+    """Where the newest row stands that was written before; found from the end of the index by kind."""
+    table = db.ledger
+    query = select(table.c.seq).where(table.c.at < stamp(at)).order_by(table.c.seq.desc()).limit(1)
+    if kind is not None:
+        query = query.where(table.c.kind == kind.value)
+    return func.coalesce(query.scalar_subquery(), 0)
 
 
 def _told(call: Callable[[], _R]) -> _R:
@@ -284,8 +327,9 @@ def _insert_missing(connection: Connection, table: Table, rows: dict[str, dict[s
 def _put(connection: Connection, table: Table, rows: dict[str, dict[str, Any]]) -> None:
     """Insert or replace by primary key."""
     key = next(iter(table.primary_key))
-    for name in _existing(connection, key, rows):
-        connection.execute(delete(table).where(key == name))
+    names = list(rows)
+    for start in range(0, len(names), _IN_ONE_QUERY):
+        connection.execute(delete(table).where(key.in_(names[start : start + _IN_ONE_QUERY])))
     if rows:
         connection.execute(insert(table), list(rows.values()))
 

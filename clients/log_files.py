@@ -6,34 +6,30 @@ import os
 import re
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Self, TypeVar
+from typing import BinaryIO, Self, TypeVar
 
+from relight.clients import log_reader
 from relight.clients.files import Files, LocalFiles, OpenFile, Stream, UnreachableError
-from relight.clients.logs import Chunk, Cursor, LogError, LogNotFoundError, LogUnreadableError
-from relight.domain.base import clip, short_hash
+from relight.clients.log_reader import MAX_LINE, MAX_PARTIAL, Split, plain, split
+from relight.clients.logs import (
+    Asked,
+    Chunk,
+    Cursor,
+    LogError,
+    LogNotFoundError,
+    LogUnreadableError,
+    read_each,
+)
+
+__all__ = ["MAX_LINE", "MAX_PARTIAL", "Bounded", "LogFiles", "Split", "plain", "split"]
 
 _T = TypeVar("_T")
-MAX_LINE = 4096
-"""Characters kept of a line."""
-MAX_PARTIAL = 1 << 20
-"""Bytes of a line without an end that are waited for."""
-_LOOKED_AT = 4 * MAX_LINE
-_MARK = 64
 _COPY = 1 << 20
 _MAX_STUCK = 32
-
-# Bounded, and stopping at the next escape: a line made of nothing but openings takes linear time.
-_ESCAPES = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor movements
-    r"|\x1b\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)"  # OSC: titles, links
-    r"|\x1b[ -/]*[0-Z\\^-~]",
-)
-# All controls but the tab, and those that turn the direction of text around on a person's screen.
-_CONTROLS = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 _STRANGE = re.compile(r"[^A-Za-z0-9._+-]")
 
@@ -41,9 +37,9 @@ _STRANGE = re.compile(r"[^A-Za-z0-9._+-]")
 class Bounded:
     """Runs file operations in threads of their own and gives up waiting after a while.
 
-    A call into a hung file system cannot be ended from outside: its thread lingers until the system answers (a
-    process per mount, which can be killed, comes later). So that lingering threads do not add up, a folder with
-    one gets no other, and 32 of them stop everything. Not `asyncio.to_thread`: its few threads serve the ledger
+    A call into a hung file system cannot be ended from outside: its thread lingers until the system answers (what is
+    read all the time is therefore read by processes: `log_readers`). So that lingering threads do not add up, a folder
+    with one gets no other, and 32 of them stop everything. Not `asyncio.to_thread`: its few threads serve the ledger
     too, and the interpreter waits for them at its end.
     """
 
@@ -129,6 +125,23 @@ class LogFiles:
         """
         return await self._bounded.run(path, lambda: self._read_new(path, cursor, max_bytes))
 
+    async def read_many(self, asked: Sequence[Asked]) -> list[Chunk | LogError | None]:
+        """What is new in each, in their order, a thread for each read; None where the bound of all was reached."""
+        return await read_each(self, asked)
+
+    def place(self, path: str) -> str:  # noqa: ARG002
+        """The same for all files."""
+        return ""
+
+    async def ahead(self, path: str, cursor: Cursor) -> int:
+        """Bytes behind the cursor; all of them, when it is of another file."""
+
+        def look() -> int:
+            with self._opened(path) as file:
+                return file.size - (cursor.offset if log_reader.is_same(file, _at(cursor)) else 0)
+
+        return await self._bounded.run(path, look)
+
     async def size(self, path: str) -> int:
         """Size in bytes."""
 
@@ -181,14 +194,14 @@ class LogFiles:
 
     def _read_new(self, path: str, cursor: Cursor | None, max_bytes: int) -> Chunk:
         with self._opened(path) as file:
-            if cursor is None:
-                return _read_end(file, max_bytes)
-            if cursor == Cursor():
-                return _chunk(file, 0, max_bytes, restarted=False)
-            same = cursor.offset <= file.size and cursor.inode == file.file.identity(cursor.offset)
-            if same and cursor.mark and _mark(file, cursor.offset) != cursor.mark:
-                same = False
-            return _chunk(file, cursor.offset if same else 0, max_bytes, restarted=not same)
+            found = log_reader.read_new(file, None if cursor is None else _at(cursor), max_bytes)
+        inode, offset, mark = found.place
+        at = Cursor(inode=inode, offset=offset, mark=mark)
+        return Chunk(lines=found.lines, cursor=at, restarted=found.restarted, more=found.more)
+
+
+def _at(cursor: Cursor) -> log_reader.Place:
+    return log_reader.Place(cursor.inode, cursor.offset, cursor.mark)
 
 
 class _Opened:
@@ -203,6 +216,10 @@ class _Opened:
     def __exit__(self, *_: object) -> None:
         self.file.close()
 
+    def identity(self, offset: int) -> int:
+        """The same number as long as this is the file whose first `offset` bytes were read before."""
+        return self.file.identity(offset)
+
     def read(self, offset: int, count: int) -> bytes:
         """Up to `count` bytes; fewer only at the end of the file."""
         parts = []
@@ -213,74 +230,6 @@ class _Opened:
             parts.append(part)
             offset, count = offset + len(part), count - len(part)
         return b"".join(parts)
-
-
-def _read_end(file: _Opened, max_bytes: int) -> Chunk:
-    """From the first line that begins within the last `max_bytes`."""
-    start = max(0, file.size - max_bytes)
-    if start == 0:
-        return _chunk(file, 0, max_bytes, restarted=False)
-    # From one byte before: when that ends a line, the next one is whole.
-    ahead = file.read(start - 1, max_bytes)
-    ends = [at for at in (ahead.find(b"\n"), ahead.find(b"\r")) if at >= 0]
-    begin = start + min(ends) if ends else start
-    return _chunk(file, begin, max_bytes, restarted=False)
-
-
-def _chunk(file: _Opened, offset: int, max_bytes: int, *, restarted: bool) -> Chunk:
-    data = file.read(offset, max_bytes)
-    skip = 1 if data[:1] == b"\n" and offset and file.read(offset - 1, 1) == b"\r" else 0
-    found = split(data[skip:], whole_at=min(MAX_PARTIAL, max_bytes))
-    end = offset + skip + found.consumed
-    return Chunk(
-        lines=found.lines,
-        cursor=Cursor(inode=file.file.identity(end), offset=end, mark=_mark(file, end)),
-        restarted=restarted,
-        more=offset + len(data) < file.size,
-    )
-
-
-def _mark(file: _Opened, offset: int) -> str:
-    start = max(0, offset - _MARK)
-    return short_hash(file.read(start, offset - start).hex(), 16) if offset else ""
-
-
-class Split(NamedTuple):
-    """Lines found in a block, and how many of its bytes they took."""
-
-    lines: tuple[str, ...]
-    consumed: int
-
-
-def split(data: bytes, *, whole_at: int = MAX_PARTIAL) -> Split:
-    """Cut a block into lines for reading.
-
-    What follows the last newline is left for later, except the redrawings of a progress bar that are complete,
-    of which the newest counts, and a beginning of `whole_at` bytes or more.
-    """
-    body, newline, rest = data.rpartition(b"\n")
-    raw = body.split(b"\n") if newline else []
-    consumed = len(body) + len(newline)
-    drawn, redraw, rest = rest.rpartition(b"\r")
-    if redraw:
-        consumed += len(drawn) + 1
-        # An empty one is the beginning of a redrawing, not a line.
-        raw += [drawn] if drawn.strip(b"\r") else []
-    if len(rest) >= whole_at:
-        consumed += len(rest)
-        raw.append(rest)
-    return Split(tuple(plain(line) for line in raw), consumed)
-
-
-def plain(line: bytes) -> str:
-    """A line as a person would see it: the last redrawing only, no escapes, no control characters."""
-    last = line.rstrip(b"\r").rpartition(b"\r")[2]
-    # A file emptied under a writer that does not append begins with as many NULs as it was long.
-    text = last.lstrip(b"\x00")[:_LOOKED_AT].replace(b"\x00", b"")
-    words = text.decode("utf-8", "replace")
-    if not words.isprintable():
-        words = _CONTROLS.sub("", _ESCAPES.sub("", words))
-    return clip(words, MAX_LINE)
 
 
 def _keep(file: _Opened, path: str, folder: Path, bounds: tuple[int, int], given_up: threading.Event) -> str:

@@ -5,9 +5,14 @@ LogError
 └── LogNotFoundError      no such file (yet).
 """
 
-from typing import BinaryIO, Protocol
+import asyncio
+from collections.abc import Sequence
+from typing import BinaryIO, NamedTuple, Protocol
 
 from relight.domain.base import Value
+
+TAKEN = 16 << 20
+"""Characters in the answers of `read_each` after which it comes to no more logs."""
 
 
 class LogError(Exception):
@@ -42,6 +47,17 @@ class Chunk(Value):
     """True when the file was truncated or replaced since the last read: reading began anew at its start."""
     more: bool = False
     """True when the read stopped at its bound and there is more already."""
+    skipped: bool = False
+    """True when lines before these were left out, as asked for."""
+
+
+class Asked(NamedTuple):
+    """One of many logs that are read together."""
+
+    path: str
+    cursor: Cursor | None
+    far: int | None = None
+    """When more than so many bytes lie ahead, it is read on from near its end."""
 
 
 class Logs(Protocol):
@@ -49,6 +65,15 @@ class Logs(Protocol):
 
     async def read_new(self, path: str, cursor: Cursor | None, *, max_bytes: int = 4 << 20) -> Chunk:
         """Lines added since `cursor`; with None, from the last `max_bytes` of the file."""
+
+    async def read_many(self, asked: Sequence[Asked]) -> list[Chunk | LogError | None]:
+        """What is new in each, in their order; bounded. Where None stands, that log was not come to: ask again."""
+
+    def place(self, path: str) -> str:
+        """What this log becomes unreadable with: logs of one place are read together. Nothing is asked for it."""
+
+    async def ahead(self, path: str, cursor: Cursor) -> int:
+        """Bytes that a follower at this cursor has not read; roughly, where a store cannot tell."""
 
     async def size(self, path: str) -> int:
         """Size in bytes."""
@@ -58,3 +83,25 @@ class Logs(Protocol):
 
     async def keep(self, path: str, folder: str, *, head: int = 1 << 20, tail: int = 16 << 20) -> str:
         """Copy the first `head` and last `tail` bytes into `folder` (a gap is said in the copy); returns its path."""
+
+
+async def read_each(logs: Logs, asked: Sequence[Asked], *, at_once: int = 16) -> list[Chunk | LogError | None]:
+    """`Logs.read_many` for a source that is read log by log, so many at the same time."""
+    found: list[Chunk | LogError | None] = []
+    taken = 0
+    while len(found) < len(asked) and taken < TAKEN:
+        part = await asyncio.gather(*(_read(logs, each) for each in asked[len(found) : len(found) + at_once]))
+        taken += sum(len(line) for chunk in part if isinstance(chunk, Chunk) for line in chunk.lines)
+        found += part
+    return found + [None] * (len(asked) - len(found))
+
+
+async def _read(logs: Logs, asked: Asked) -> Chunk | LogError:
+    path, cursor, far = asked
+    try:
+        if far is not None and await logs.ahead(path, cursor or Cursor()) > far:
+            chunk = await logs.read_new(path, None, max_bytes=far)
+            return chunk.model_copy(update={"skipped": True})
+        return await logs.read_new(path, cursor)
+    except LogError as error:
+        return error

@@ -2,43 +2,42 @@
 
 import asyncio
 import io
-import os
 import re
 import secrets
 import threading
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Self, TypeVar
+from typing import BinaryIO, NamedTuple, Self, TypeVar
 
 from relight.clients.http_store import HttpStore
 from relight.clients.log_files import Bounded, split
-from relight.clients.logs import Chunk, Cursor, LogError, LogNotFoundError, LogUnreadableError
+from relight.clients.logs import TAKEN, Asked, Chunk, Cursor, LogError, LogNotFoundError, LogUnreadableError
 from relight.clients.logs_pages import (
+    PAGE_BYTES,
     Bounds,
+    Log,
     Page,
-    Place,
     Question,
     Row,
     advance,
     backwards,
-    check_templates,
     from_cursor,
     place_at,
     selected,
     to_cursor,
 )
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
+from relight.clients.logs_together import TOGETHER, Together, Wanted
+from relight.clients.logs_whole import Asking, Stream, Walk, as_bytes, ends, onward, write
+from relight.domain.log_labels import check_templates, needed
 
 _T = TypeVar("_T")
 _REMEMBERED = 512
-PAGE_BYTES = 4 << 20
-"""An answer is read up to here."""
+LINE_BYTES = 128
+"""What a line of a training log is taken for where only lines are counted."""
 _KEEPING = timedelta(minutes=2)
+_MOST_EMPTY = 10_000
 _STRANGE = re.compile(r"[^A-Za-z0-9._+-]")
 
 
@@ -53,14 +52,6 @@ class Reading(NamedTuple):
     """Lines in one answer, at least 16; Loki refuses more than 5,000 by default."""
 
 
-class Walk(NamedTuple):
-    """Where a reader of a whole log stands."""
-
-    place: Place
-    stretch: int = 0
-    """Nanoseconds asked for at a time; 0 for all that follow."""
-
-
 class HttpLogs(ABC):
     """Implements `Logs` for a store; a "path" is an output's path, or a `reference` to the job's fields.
 
@@ -70,7 +61,13 @@ class HttpLogs(ABC):
     Lines are never held back: what a failing rank says last must be seen at once, not `late` after.
 
     A cursor's `offset` is a time in nanoseconds, to be given to `open`; times are the stamps of the lines, so a clock
-    of the store, of the nodes or of ours that is wrong shifts nothing (ours decides how far `reach` goes back).
+    of the store, of the nodes or of ours that is wrong shifts nothing (ours decides how far `reach` goes back; the
+    controller's, by the `reference`, where a job's log begins).
+
+    An empty store is not silence. Each read asks for the last lines taken again: where the store has none of them, the
+    log is unreadable (another tenant, say).
+
+    Logs that are read in the same turn of the event loop are asked for together (`logs_together.py`).
 
     To be entered on the event loop that uses it; only `open` is for other threads.
     """
@@ -90,6 +87,11 @@ class HttpLogs(ABC):
         late = round(reading.late.total_seconds() * 1e9)
         # Fewer than fill a page: what is asked for again must leave room for what is new.
         self._bounds = Bounds(late=late, lines=min(_REMEMBERED, self._limit // 2), size=PAGE_BYTES // 4)
+        self._asking = Asking(self.page, self._limit, self.can_skip)
+        telling = [label for label, template in labels.items() if needed(template)]
+        self._together = Together(self._asking, telling[0] if len(telling) == 1 else "", self._bounds)
+        self._empty: set[str] = set()
+        """Logs of which there was no line when they were first read."""
         self._copies = Bounded(timedelta(seconds=30))
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -101,6 +103,7 @@ class HttpLogs(ABC):
 
     async def __aexit__(self, *_: object) -> None:
         self._loop = None
+        await self._together.close()
         await self._store.__aexit__()
 
     @abstractmethod
@@ -108,8 +111,8 @@ class HttpLogs(ABC):
         """The one question, which each store is asked in its own language."""
 
     @abstractmethod
-    async def size(self, path: str) -> int:
-        """Bytes of the log that the store holds."""
+    async def count(self, log: Log, low: int) -> int:
+        """Bytes of the log since `low` that the store holds, at least roughly; 0 also where there is no such log."""
 
     async def read_new(self, path: str, cursor: Cursor | None, *, max_bytes: int = PAGE_BYTES) -> Chunk:
         """Lines added since `cursor`; with None, the last page of the log; with `Cursor()`, from its first line.
@@ -120,28 +123,71 @@ class HttpLogs(ABC):
             LogNotFoundError: the store answers that there is no such line at all.
             LogUnreadableError: anything else; nothing is taken then, the cursor stays good.
         """
-        labels = selected(self._labels, path)
+        log = selected(self._labels, path)
         most = min(max_bytes, PAGE_BYTES)
         if cursor is None:
-            return await self._read_end(path, labels, most)
-        known, oldest = from_cursor(cursor), self._oldest()
+            return await self._read_end(log, most)
+        known, oldest = from_cursor(cursor), self._oldest(log)
         place = known or place_at(oldest)
         if place.low < oldest:
             place = place._replace(low=oldest, skip=0)
-        page = await self.page(Question(labels, place.low, skip=place.skip, limit=self._limit, most=most))
-        if not page.rows and known is None:
-            raise self._nothing(path)
-        new, after = advance(place, page, self._bounds, can_skip=self.can_skip)
+        # A first read may be long, and is of one log alone; one that found nothing is repeated with others like it.
+        first = not known and path not in self._empty
+        new, after, more = await self._together.ask(Wanted(log, place, most, alone=first, empty=not known))
+        self._empty.discard(path)
+        if not known and not new and not more:
+            if len(self._empty) < _MOST_EMPTY:
+                self._empty.add(path)
+            raise self._nothing(log)
         restarted = known is None and cursor != Cursor()
-        return Chunk(lines=_lines(new), cursor=to_cursor(after), restarted=restarted, more=page.full)
+        return Chunk(lines=_lines(new), cursor=to_cursor(after), restarted=restarted, more=more)
 
-    async def _read_end(self, path: str, labels: Mapping[str, str], most: int) -> Chunk:
-        page = await self.page(Question(labels, self._oldest(), newest=True, limit=self._limit, most=most))
+    async def _read_end(self, log: Log, most: int) -> Chunk:
+        page = await self.page(Question(log.labels, self._oldest(log), newest=True, limit=self._limit, most=most))
         rows, _ = backwards(page)
         if not rows:
-            raise self._nothing(path)
+            raise self._nothing(log)
         new, place = advance(place_at(rows[0].at), Page(rows, full=False), self._bounds, can_skip=False)
         return Chunk(lines=_lines(new), cursor=to_cursor(place))
+
+    async def read_many(self, asked: Sequence[Asked]) -> list[Chunk | LogError | None]:
+        """What is new in each, in their order: many with one question (`logs_together.py`).
+
+        None for those that were not come to: the bound of all was reached, or the store has refused many in a row.
+        """
+        found: list[Chunk | LogError | None] = []
+        taken, answers = 0, True
+        while len(found) < len(asked) and taken < TAKEN and answers:
+            part = await asyncio.gather(*(self._read(each) for each in asked[len(found) : len(found) + TOGETHER]))
+            taken += sum(len(line) for chunk in part if isinstance(chunk, Chunk) for line in chunk.lines)
+            answers = not all(isinstance(each, LogUnreadableError) for each in part)
+            found += part
+        return found + [None] * (len(asked) - len(found))
+
+    async def _read(self, asked: Asked) -> Chunk | LogError:
+        path, cursor, far = asked
+        try:
+            chunk = await self.read_new(path, cursor)
+            # Counted only where a page did not reach the end: others are read with one question for many.
+            if far is None or not chunk.more or await self.ahead(path, chunk.cursor) <= far:
+                return chunk
+            return (await self.read_new(path, None)).model_copy(update={"skipped": True})
+        except LogError as error:
+            return error
+
+    def place(self, path: str) -> str:  # noqa: ARG002
+        """The store: all its logs become unreadable together."""
+        return self._store.url
+
+    async def ahead(self, path: str, cursor: Cursor) -> int:
+        """Roughly how many bytes a follower at this cursor has not read; 0 also where there is no such log."""
+        log = selected(self._labels, path)
+        known, oldest = from_cursor(cursor), self._oldest(log)
+        return await self.count(log, max(known.newest + 1, oldest) if known else oldest)
+
+    async def size(self, path: str) -> int:
+        """Roughly the bytes of the log that the store holds; 0 also where there is no such log."""
+        return await self.ahead(path, Cursor())
 
     def open(self, path: str, offset: int = 0) -> BinaryIO:
         """Open for reading, from the lines stamped `offset` on: page by page, one page in memory. Blocks: for a thread.
@@ -151,30 +197,24 @@ class HttpLogs(ABC):
         Raises:
             OSError: also where there is no such log, and from any read.
         """
-        stream = _Stream(self, path, offset)
-        if not stream.more() and not offset:
-            raise FileNotFoundError(str(self._nothing(path)))
+        try:
+            log = selected(self._labels, path)
+        except LogError as error:
+            raise OSError(str(error)) from error
+
+        def turn(walk: Walk) -> tuple[bytes, Walk | None]:
+            return self.wait(onward(self._asking, log, walk, round(self._now().timestamp() * 1e9)))
+
+        stream = Stream(turn, max(offset, self._oldest(log)))
+        if not stream.more() and not offset and not self.wait(self._has_another(log)):
+            raise FileNotFoundError(str(self._nothing(log)))
         return io.BufferedReader(stream, 1 << 20)
 
-    async def onward(self, path: str, walk: Walk) -> tuple[bytes, Walk | None]:
-        """The next page of a walk through a log, and what comes after it; None at its end.
-
-        A store sorts all that it is asked for to find the oldest lines. So once a page was full, a stretch of time
-        that may hold a few pages more is asked for instead of everything.
-        """
-        place = walk.place if walk.place.low else place_at(self._oldest())
-        end = place.low + walk.stretch if walk.stretch else None
-        if end is not None and end > self._now().timestamp() * 1e9:
-            end = None
-        asked = Question(selected(self._labels, path), place.low, end, skip=place.skip, limit=self._limit)
-        page = await self.page(asked)
-        new, after = advance(place, page, Bounds(), can_skip=self.can_skip)
-        following = None
-        if page.full:
-            following = Walk(after, 4 * max(page.rows[-1].at - page.rows[0].at, 1_000_000_000))
-        elif end is not None:
-            following = Walk(place_at(end), 2 * walk.stretch)
-        return _bytes(new), following
+    async def _has_another(self, log: Log) -> bool:
+        """Whether the job's other output has lines: then this one is known to be empty."""
+        if log.beside is None:
+            return False
+        return bool((await self.page(Question(log.beside, self._oldest(log), limit=16))).rows)
 
     def wait(self, call: Coroutine[None, None, _T]) -> _T:
         """What a coroutine returns, waited for from another thread; its errors are OSErrors."""
@@ -193,98 +233,28 @@ class HttpLogs(ABC):
         The copy is a new file of mode 0600 in a folder made with 0700, and appears whole or not at all. Pages are kept
         whole, so each part may be longer by one; both are in memory until they are written.
         """
-        labels = selected(self._labels, path)
+        log = selected(self._labels, path)
         try:
             async with asyncio.timeout(_KEEPING.total_seconds()):
-                first, low = await self._head(labels, head)
-                last, gap = (deque[bytes](), False) if low is None else await self._tail(labels, low, tail)
+                parts = await ends(self._asking, log, self._oldest(log), head, tail)
         except TimeoutError:
             raise LogUnreadableError(f"{path}: not copied within {_KEEPING.total_seconds():g} s") from None
-        if not any(first) and not last:
-            raise self._nothing(path)
-        said = [b"[relight: lines left out here]\n"] if gap else []
+        if not any(parts):
+            raise self._nothing(log)
         target = Path(folder) / f"{_STRANGE.sub('_', Path(path).name)[:100]}.{secrets.token_hex(6)}"
-        await self._copies.run(str(target), lambda: _write(target, [*first, *said, *last]))
+        await self._copies.run(str(target), lambda: write(target, parts))
         return str(target)
 
-    async def _head(self, labels: Mapping[str, str], most: int) -> tuple[list[bytes], int | None]:
-        """The first lines, and where those behind them begin; None where there are none."""
-        parts: list[bytes] = []
-        place = place_at(self._oldest())
-        while sum(map(len, parts)) < most:
-            page = await self.page(Question(labels, place.low, skip=place.skip, limit=self._limit))
-            new, place = advance(place, page, Bounds(), can_skip=self.can_skip)
-            parts.append(_bytes(new))
-            if not page.full:
-                return parts, None
-        return parts, place.low + bool(place.skip)
+    def _oldest(self, log: Log) -> int:
+        reach = max(1, round((self._now() - self._reading.reach).timestamp())) * 1_000_000_000
+        return max(reach, log.since)
 
-    async def _tail(self, labels: Mapping[str, str], low: int, most: int) -> tuple[deque[bytes], bool]:
-        """The last lines since `low`, and whether others lie before them."""
-        parts, end = deque[bytes](), None
-        while sum(map(len, parts)) < most:
-            page = await self.page(Question(labels, low, end, newest=True, limit=self._limit))
-            rows, end = backwards(page)
-            parts.appendleft(_bytes(rows))
-            if not page.full:
-                return parts, False
-        return parts, True
-
-    def _oldest(self) -> int:
-        return max(1, round((self._now() - self._reading.reach).timestamp())) * 1_000_000_000
-
-    def _nothing(self, path: str) -> LogNotFoundError:
-        days = self._reading.reach / timedelta(days=1)
-        return LogNotFoundError(f"{path}: {self._store.whose} has no line of it within {days:g} days")
-
-
-class _Stream(io.RawIOBase):
-    """The pages of a walk as one stream of bytes."""
-
-    def __init__(self, logs: HttpLogs, path: str, offset: int) -> None:
-        self._logs, self._path = logs, path
-        self._walk: Walk | None = Walk(place_at(offset))
-        self._rest = memoryview(b"")
-
-    def readable(self) -> bool:
-        """Yes."""
-        return True
-
-    def more(self) -> bool:
-        """Whether anything is left; waits for the next page if need be."""
-        while not self._rest and self._walk:
-            data, self._walk = self._logs.wait(self._logs.onward(self._path, self._walk))
-            self._rest = memoryview(data)
-        return bool(self._rest)
-
-    def readinto(self, buffer: "WriteableBuffer", /) -> int:
-        """Fill what fits."""
-        self.more()
-        view = memoryview(buffer).cast("B")
-        count = min(len(view), len(self._rest))
-        view[:count] = self._rest[:count]
-        self._rest = self._rest[count:]
-        return count
-
-
-def _bytes(rows: list[Row] | tuple[Row, ...]) -> bytes:
-    return b"".join(row.text.removesuffix("\n").encode("utf-8", "replace") + b"\n" for row in rows)
+    def _nothing(self, log: Log) -> LogNotFoundError:
+        oldest = datetime.fromtimestamp(self._oldest(log) // 1_000_000_000, UTC)
+        since = f"since {oldest:%Y-%m-%d %H:%M:%S}Z" + (", when its job began" if log.since else "")
+        return LogNotFoundError(f"{self._store.whose} has no line of {log} {since}")
 
 
 def _lines(rows: list[Row]) -> tuple[str, ...]:
     """Lines for reading; an entry of several lines (a shipper had joined them) is several again."""
-    return split(_bytes(rows)).lines
-
-
-def _write(target: Path, parts: list[bytes]) -> None:
-    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fresh = target.with_name(f".{target.name}.part")
-    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(handle, "wb") as copy:
-            copy.writelines(parts)
-            copy.flush()
-            os.fsync(copy.fileno())
-        fresh.rename(target)
-    finally:
-        fresh.unlink(missing_ok=True)
+    return split(as_bytes(rows)).lines

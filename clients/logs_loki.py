@@ -10,15 +10,15 @@ Facts from its HTTP API's documentation and its limits:
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from itertools import accumulate
 from typing import Any
 
 from relight.clients.http_store import Endpoint, HttpStore
 from relight.clients.logs import LogUnreadableError
-from relight.clients.logs_http import PAGE_BYTES, HttpLogs, Reading
-from relight.clients.logs_pages import Page, Question, Row, quoted, selected
+from relight.clients.logs_http import HttpLogs, Reading
+from relight.clients.logs_pages import PAGE_BYTES, Log, Page, Question, Row, one_of, quoted
 from relight.domain.base import canonical_json, clip
 
 _FEWEST = 4
@@ -56,7 +56,7 @@ class Loki(HttpLogs):
         limit = asked.limit
         while True:
             query = {
-                "query": _selector(asked.labels),
+                "query": _selector(asked.labels, asked.by, asked.values),
                 "direction": "backward" if asked.newest else "forward",
                 "limit": str(limit),
                 "start": str(asked.low),
@@ -70,7 +70,7 @@ class Loki(HttpLogs):
                 raise LogUnreadableError(f"{self._store.url}: {limit} lines are more than {PAGE_BYTES >> 20} MiB")
             # Its answer is one JSON text, so it is taken whole or not at all.
             limit = max(_FEWEST, limit // 10)
-        rows = sorted(self._rows(body), key=lambda row: row.at, reverse=asked.newest)
+        rows = sorted(self._rows(body, asked.by), key=lambda row: row.at, reverse=asked.newest)
         lengths = accumulate(len(row.text) for row in rows)
         fitting = sum(length <= asked.most for length in lengths)
         # What fits; but of two moments at least, or a moment would look as though the store could not tell its end.
@@ -78,24 +78,23 @@ class Loki(HttpLogs):
         full = len(rows) >= limit or len(rows) > len(kept)
         return Page(tuple(reversed(kept) if asked.newest else kept), full=full)
 
-    async def size(self, path: str) -> int:
-        """Bytes that its index tells of: an estimate, without what is not yet in its chunks (the last minutes)."""
+    async def count(self, log: Log, low: int) -> int:
+        """What its index tells of: without what is not yet in its chunks (the last minutes)."""
         now = round(self._now().timestamp()) * 1_000_000_000
-        selector = _selector(selected(self._labels, path))
-        query = {"query": selector, "start": str(self._oldest()), "end": str(now)}
+        query = {"query": _selector(log.labels), "start": str(low), "end": str(max(now, low + 1))}
         body = await self._store.body("/loki/api/v1/index/stats", query, PAGE_BYTES)
         try:
             return int(json.loads(body or b"")["bytes"])
         except (KeyError, TypeError, ValueError):
             raise self._no_answer(body or b"") from None
 
-    def _rows(self, body: bytes) -> list[Row]:
+    def _rows(self, body: bytes, by: str) -> list[Row]:
         try:
             answer = json.loads(body)
             data = answer["data"]
             if answer["status"] != "success" or data["resultType"] != "streams":
                 raise self._no_answer(body)
-            rows = [row for stream in data["result"] for row in _of_stream(stream)]
+            rows = [row for stream in data["result"] for row in _of_stream(stream, by)]
         except (AttributeError, IndexError, KeyError, TypeError, ValueError):
             raise self._no_answer(body) from None
         if not rows and answer.get("warnings"):
@@ -107,9 +106,10 @@ class Loki(HttpLogs):
         return LogUnreadableError(f"{self._store.url}: an answer cut off, or none: {clip(repr(shown), 200)}")
 
 
-def _of_stream(stream: dict[str, Any]) -> list[Row]:
-    name = canonical_json(stream["stream"])
-    return [Row(int(at), name, _text(text)) for at, text, *_ in stream["values"]]
+def _of_stream(stream: dict[str, Any], by: str) -> list[Row]:
+    labels = stream["stream"]
+    name, of = canonical_json(labels), str(labels.get(by, ""))
+    return [Row(int(at), name, _text(text), of) for at, text, *_ in stream["values"]]
 
 
 def _text(text: object) -> str:
@@ -118,5 +118,8 @@ def _text(text: object) -> str:
     return text
 
 
-def _selector(labels: Mapping[str, str]) -> str:
-    return "{" + ",".join(f"{label}={quoted(value)}" for label, value in labels.items()) + "}"
+def _selector(labels: Mapping[str, str], by: str = "", values: Sequence[str] = ()) -> str:
+    parts = [f"{label}={quoted(value)}" for label, value in labels.items() if label != by]
+    if by:
+        parts.append(f"{by}=~{quoted(one_of(values))}")
+    return "{" + ",".join(parts) + "}"

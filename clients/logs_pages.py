@@ -10,16 +10,21 @@ import json
 import re
 from base64 import urlsafe_b64encode
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import quote
 
 from relight.clients.logs import Cursor, LogNotFoundError, LogUnreadableError
+from relight.domain.log_labels import filled, named, needed
 
+PAGE_BYTES = 4 << 20
+"""An answer is read up to here."""
 _FORMAT = "ns1:"
 _HASH = 8
 """Characters of a line's hash, 48 bits."""
-_FIELD = re.compile(r"\{([A-Za-z_]\w*)\}")
+_META = re.compile(r"[\\.+*?()|\[\]{}^$]")
+_LONGEST_QUERY = 6000
+"""Bytes of values in one query as they stand in an address: proxies take addresses up to 8 KiB."""
 
 
 class Row(NamedTuple):
@@ -30,6 +35,8 @@ class Row(NamedTuple):
     stream: str
     """What the store calls the stream it came in."""
     text: str
+    of: str = ""
+    """Its value of the label that was asked for by several values."""
 
 
 class Page(NamedTuple):
@@ -46,12 +53,15 @@ class Question(NamedTuple):
     labels: Mapping[str, str]
     low: int
     end: int | None = None
+    by: str = ""
+    """A label that may have any of `values` instead; each row says which."""
+    values: tuple[str, ...] = ()
     skip: int = 0
     """How many of the first are left out (stores that can)."""
     newest: bool = False
     """The newest `limit` of them instead of the oldest."""
     limit: int = 5000
-    most: int = 4 << 20
+    most: int = PAGE_BYTES
     """Bytes after which the answer is cut, but not before one line."""
 
 
@@ -66,6 +76,20 @@ class Place(NamedTuple):
     """Lines stamped `low` that were taken already, when one moment has more of them than a page holds."""
     taken: frozenset[str] = frozenset()
     """Hashes of the lines taken since `low`."""
+
+
+class Log(NamedTuple):
+    """Which lines of a store are a log."""
+
+    labels: Mapping[str, str]
+    since: int = 0
+    """Older lines are of an earlier job; nanoseconds."""
+    beside: Mapping[str, str] | None = None
+    """What selects the job's other output."""
+
+    def __str__(self) -> str:
+        """As a selector, which a person can ask the store for."""
+        return "{" + ", ".join(f"{label}={quoted(value)}" for label, value in self.labels.items()) + "}"
 
 
 class Bounds(NamedTuple):
@@ -98,23 +122,31 @@ def from_cursor(cursor: Cursor) -> Place | None:
     return Place(low=cursor.inode, newest=cursor.offset - 1, skip=int(skip), taken=taken)
 
 
-def advance(place: Place, page: Page, bounds: Bounds, *, can_skip: bool) -> tuple[list[Row], Place]:
+def advance(
+    place: Place, page: Page, bounds: Bounds, *, can_skip: bool, end: int | None = None
+) -> tuple[list[Row], Place]:
     """The page's new lines, and where to ask next.
+
+    `end`: the page is what one log has of an answer for several that was cut there.
 
     A full page's last moment may go on behind its end, so that moment is left for the next page, and lines of one
     moment are always seen together: identical ones can be counted. Each full page moves the place.
     """
     rows, full = page
-    end = rows[-1].at if full else None
-    if end is not None:
+    shared = end is not None
+    if full and not shared:
+        end = rows[-1].at
         if rows[0].at == end:
             return _crowded(place, page, can_skip=can_skip)
+    if end is not None:
         rows = tuple(row for row in rows if row.at < end)
     keys = _keys(rows)
     new = [row for row, key in zip(rows, keys, strict=True) if key not in place.taken]
+    if shared and not new:
+        return [], place
     newest = max(place.newest, rows[-1].at) if rows else place.newest
     # Those not seen again stand behind a full page's end; else the store takes them back, perhaps not for long.
-    unseen = place.taken.difference(keys) if full or newest == place.newest else frozenset()
+    unseen = place.taken.difference(keys) if end is not None or newest == place.newest else frozenset()
     low = max(place.low + bool(place.skip), newest - bounds.late)
     if end is not None:
         low = min(low, end) if new else end
@@ -172,35 +204,31 @@ def backwards(page: Page) -> tuple[tuple[Row, ...], int]:
     return (rest, first + 1) if rest else (rows, first)
 
 
-def reference(**fields: str) -> str:
-    """What stands in the place of a path for a log that is found by a job's fields, for example its `job_id`."""
-    return urlencode(fields)
-
-
-def selected(templates: Mapping[str, str], path: str) -> dict[str, str]:
-    """Labels and the values that select a log.
+def selected(templates: Mapping[str, str], path: str) -> Log:
+    """The log that a reference, or an output's path, names.
 
     Args:
-        templates: value of each label, with `{path}`, `{name}` (its last part) and `{folder}` of an output's path, or
-            the fields of a `reference`.
-        path: an output's path, or a `reference`: only paths begin with a slash.
+        templates: value of each label, with the fields of `domain.log_labels` in it.
+        path: an output's path, or a `reference`.
 
     Raises:
         LogNotFoundError: a value that no store can hold.
         LogUnreadableError: the labels need what the path does not tell.
     """
-    if path.startswith("/"):
-        folder, _, name = path.rpartition("/")
-        fields = {"path": path, "name": name, "folder": folder or "/"}
-    else:
-        fields = dict(parse_qsl(path))
+    told = named(path)
+    since = int(told.since.timestamp()) * 1_000_000_000 if told.since else 0
+    beside = _labels(templates, path, told.beside) if told.beside else None
+    return Log(_labels(templates, path, told.fields), since, beside)
+
+
+def _labels(templates: Mapping[str, str], path: str, fields: Mapping[str, str]) -> dict[str, str]:
     values = {}
     for label, template in templates.items():
         # Without a value a matcher would select what lacks the label: other jobs' lines.
-        missing = [name for name in _FIELD.findall(template) if not fields.get(name)]
+        missing = [name for name in needed(template) if not fields.get(name)]
         if missing:
             raise LogUnreadableError(f"{path}: label {label} needs {{{missing[0]}}}, which is not known of this log")
-        values[label] = _FIELD.sub(lambda found: fields[found[1]], template)
+        values[label] = filled(template, fields)
     try:
         "".join(values.values()).encode()
     except UnicodeEncodeError:
@@ -208,12 +236,28 @@ def selected(templates: Mapping[str, str], path: str) -> dict[str, str]:
     return values
 
 
-def check_templates(templates: Mapping[str, str]) -> None:
-    """Raise ValueError unless these labels can tell one log from another."""
-    if not any(_FIELD.search(template) for template in templates.values()):
-        raise ValueError("no label says which log: one must contain {path}, {job_id} or another field of the job")
-    if not all(templates.values()):
-        raise ValueError("a label without a value would select what lacks it")
+def batches(wanted: Sequence[tuple[Place, str]], most: int, apart: int) -> list[list[int]]:
+    """Which readers may ask together, by their numbers: who stands no more than `apart` nanoseconds behind another.
+
+    One who stands far behind would have the others' lines sent again. At most `most` of them ask together, and their
+    values (the texts) stay short enough for an address.
+    """
+    found: list[list[int]] = []
+    first = size = 0
+    for number in sorted(range(len(wanted)), key=lambda number: wanted[number][0].low):
+        place, value = wanted[number]
+        length = len(quote(quoted(value)))
+        if not found or place.low - first > apart or len(found[-1]) >= most or size + length > _LONGEST_QUERY:
+            found.append([])
+            first, size = place.low, 0
+        found[-1].append(number)
+        size += length
+    return found
+
+
+def one_of(values: Iterable[str]) -> str:
+    """An expression of RE2 that matches these values and, anchored as it is in selectors, no others."""
+    return "|".join(_META.sub(lambda found: f"\\{found[0]}", value) for value in dict.fromkeys(values))
 
 
 def quoted(text: str) -> str:

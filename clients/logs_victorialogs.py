@@ -13,16 +13,17 @@ Facts from its documentation ("Querying", "LogsQL") and its handler of queries:
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 from relight.clients.http_store import Endpoint, HttpStore
 from relight.clients.log_files import plain
 from relight.clients.logs import Chunk, Cursor, LogNotFoundError, LogUnreadableError
-from relight.clients.logs_http import HttpLogs, Reading
-from relight.clients.logs_pages import Page, Question, Row, quoted, selected
+from relight.clients.logs_http import LINE_BYTES, HttpLogs, Reading
+from relight.clients.logs_pages import Log, Page, Question, Row, one_of, quoted, selected
 from relight.domain.base import clip
 
 _QUERY = "/select/logsql/query"
@@ -71,8 +72,9 @@ class VictoriaLogs(HttpLogs):
         """Lines in the order of time, those of one moment always in the same order."""
         until = "" if asked.end is None else f" _time:<{_stamp(asked.end)}"
         order = "_time desc" if asked.newest else "_time"
-        pipes = f"sort by ({order}, _stream_id, _msg) offset {asked.skip} limit {asked.limit} | {_FIELDS}"
-        query = f"{self._selector(asked.labels)} _time:>={_stamp(asked.low)}{until} | {pipes}"
+        fields = f"{_FIELDS}, {quoted(asked.by)}" if asked.by else _FIELDS
+        pipes = f"sort by ({order}, _stream_id, _msg) offset {asked.skip} limit {asked.limit} | {fields}"
+        query = f"{self._selector(asked.labels, asked.by, asked.values)} _time:>={_stamp(asked.low)}{until} | {pipes}"
         rows: list[Row] = []
         left, full = asked.most, False
         async with aclosing(self._entries(query)) as entries:
@@ -81,23 +83,20 @@ class VictoriaLogs(HttpLogs):
                 full = left < 0 < len(rows)
                 if full:
                     break
-                rows.append(self._row(entry))
+                rows.append(self._row(entry, asked.by))
         return Page(tuple(sorted(rows, key=lambda row: row.at)), full=full or len(rows) >= asked.limit)
 
-    async def size(self, path: str) -> int:
-        """Bytes of the messages that the store holds; it reads them all to tell."""
-        select = f"{self._selector(selected(self._labels, path))} _time:>={_stamp(self._oldest())}"
+    async def count(self, log: Log, low: int) -> int:
+        """From the number of its lines: for their lengths it would have to read them all."""
         found: dict[str, Any] = {}
-        async with aclosing(self._entries(f"{select} | stats count() as lines, sum_len(_msg) as bytes")) as entries:
+        query = f"{self._selector(log.labels)} _time:>={_stamp(low)} | stats count() as lines"
+        async with aclosing(self._entries(query)) as entries:
             async for entry, _ in entries:
                 found = entry
         try:
-            lines, size = int(found["lines"]), int(found["bytes"])
+            return int(found["lines"]) * LINE_BYTES
         except (KeyError, TypeError, ValueError):
-            raise LogUnreadableError(f"{self._store.url}: no counts in the answer: {clip(str(found), 200)}") from None
-        if not lines:
-            raise self._nothing(path)
-        return size
+            raise LogUnreadableError(f"{self._store.url}: no count in the answer: {clip(str(found), 200)}") from None
 
     async def tail(self, path: str, cursor: Cursor | None) -> AsyncGenerator[Chunk]:
         """What `read_new` finds now, and again when live tailing sees a line, or at least every `late`.
@@ -105,7 +104,7 @@ class VictoriaLogs(HttpLogs):
         Saves questions where logs are mostly silent; costs a connection a log, and makes the server ask itself every
         second, so a log that is written all the time is better polled. Ends with a `LogError`. To be closed.
         """
-        query = f"{self._selector(selected(self._labels, path))} | {_FIELDS}"
+        query = f"{self._selector(selected(self._labels, path).labels)} | {_FIELDS}"
         asked = {"query": query, "offset": "1ms", "refresh_interval": "1s"}
         async with self._store.answer(_TAIL, asked, endless=True) as bell:
             while True:
@@ -121,10 +120,14 @@ class VictoriaLogs(HttpLogs):
                     if not await asyncio.wait_for(bell.readany(), self._reading.late.total_seconds()):
                         raise LogUnreadableError(f"{self._store.url}: live tailing has ended")
 
-    def _selector(self, labels: Mapping[str, str]) -> str:
-        streams = ",".join(f"{quoted(k)}={quoted(v)}" for k, v in labels.items() if k not in self._fields)
-        others = [f"{quoted(k)}:={quoted(v)}" for k, v in labels.items() if k in self._fields]
-        return " ".join([f"{{{streams}}}" if streams else "*", *others])
+    def _selector(self, labels: Mapping[str, str], by: str = "", values: Sequence[str] = ()) -> str:
+        streams = [f"{quoted(k)}={quoted(v)}" for k, v in labels.items() if k not in self._fields and k != by]
+        others = [f"{quoted(k)}:={quoted(v)}" for k, v in labels.items() if k in self._fields and k != by]
+        if by in self._fields:
+            others.append(f"{quoted(by)}:in({','.join(quoted(value) for value in dict.fromkeys(values))})")
+        elif by:
+            streams.append(f"{quoted(by)}=~{quoted(one_of(values))}")
+        return " ".join([f"{{{','.join(streams)}}}" if streams else "*", *others])
 
     async def _entries(self, query: str) -> AsyncGenerator[tuple[dict[str, Any], int]]:
         """The answer's entries, each with its length in bytes."""
@@ -141,23 +144,29 @@ class VictoriaLogs(HttpLogs):
 
     def _entry(self, line: bytes) -> dict[str, Any]:
         try:
-            entry = json.loads(line)
+            entry = json.loads(line.decode())  # which spares it guessing the encoding
         except ValueError:
             entry = None
         if not isinstance(entry, dict):
             raise self._no_answer(line)
         return entry
 
-    def _row(self, entry: dict[str, Any]) -> Row:
+    def _row(self, entry: dict[str, Any], by: str) -> Row:
         stamp, text = entry.get("_time"), entry.get("_msg", "")
         found = _STAMP.fullmatch(stamp) if isinstance(stamp, str) else None
         if found is None or not isinstance(text, str):
             raise self._no_answer(json.dumps(entry).encode())
-        seconds = (datetime.fromisoformat(f"{found[1]}+00:00") - _EPOCH) // timedelta(seconds=1)
-        return Row(seconds * 1_000_000_000 + int((found[2] or "").ljust(9, "0")), str(entry.get("_stream_id")), text)
+        at = _seconds(found[1]) * 1_000_000_000 + int((found[2] or "").ljust(9, "0"))
+        return Row(at, str(entry.get("_stream_id")), text, str(entry.get(by, "")) if by else "")
 
     def _no_answer(self, line: bytes) -> LogUnreadableError:
         return LogUnreadableError(f"{self._store.url}: an answer cut off, or none: {clip(plain(line), 200)}")
+
+
+@lru_cache(maxsize=1024)
+def _seconds(text: str) -> int:
+    """Since 1970; most lines of an answer share theirs with others."""
+    return (datetime.fromisoformat(f"{text}+00:00") - _EPOCH) // timedelta(seconds=1)
 
 
 def _stamp(at: int) -> str:

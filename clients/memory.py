@@ -33,6 +33,7 @@ BEGIN_DELAY = timedelta(seconds=121)
 HELD = "JobHeldAdmin"
 HELD_BY_USER = "JobHeldUser"
 _HELD = frozenset({HELD, HELD_BY_USER})
+LAUNCH_FAILED = "launch failed requeued held"
 _T = TypeVar("_T")
 _UNSAFE_START = timedelta(seconds=2)
 
@@ -127,6 +128,18 @@ class MemorySlurm:
     def fail(self, job_id: int, *, state: JobState = JobState.FAILED, exit_code: int = 1, exit_signal: int = 0) -> None:
         """End a running attempt in this state; it is COMPLETING for the epilog's time."""
         self._end(self._running(job_id), state, exit_code=exit_code, exit_signal=exit_signal)
+
+    def fail_launch(self, job_id: int, *, prolog_on: str = "", held: bool = True) -> None:
+        """End a running attempt that could not be launched: queued again, and held unless the site says otherwise.
+
+        Where a prolog failed, its node is drained (seen).
+        """
+        if prolog_on:
+            self._node_put(prolog_on, add={NodeFlag.DRAIN}, reason="Prolog error")
+        if held:
+            self._put(self._running(job_id), reason=HELD_BY_USER, reason_text=LAUNCH_FAILED)
+        # `sacct` calls this end REQUEUED, which is read as PENDING.
+        self._end(self._running(job_id), JobState.PENDING, exit_code=0, requeue=True)
 
     def finish_completing(self, job_id: int) -> JobRecord:
         """End the epilog now: nodes are free, and a requeued job gets its new SubmitTime."""
@@ -246,7 +259,7 @@ class MemorySlurm:
 
     async def hold(self, job_id: int) -> None:
         """Keep a job from starting; a running one runs on, and is held once it is queued again (seen)."""
-        self._write(Call("hold", job_id), lambda: self._put(self._not_ended(job_id), reason=HELD))
+        self._write(Call("hold", job_id), lambda: self._put(self._not_ended(job_id), reason=HELD, reason_text=""))
 
     async def release(self, job_id: int) -> None:
         """Undo a hold; on a job that is not held it does nothing (seen)."""
@@ -255,7 +268,7 @@ class MemorySlurm:
             job = self._not_ended(job_id)
             if job.reason in _HELD:
                 waits = job.eligible_time is not None and job.eligible_time > self.clock()
-                self._put(job, reason="BeginTime" if waits else "Priority")
+                self._put(job, reason="BeginTime" if waits else "Priority", reason_text="")
 
         self._write(Call("release", job_id), act)
 

@@ -78,6 +78,8 @@ NODE = {
     "gres": "configured_gres",
     "boot_time": "boot_time",
     "slurmd_start_time": "slurmd_start_time",
+    "address": "address",
+    "port": "port",
 }
 """Name in `scontrol show node --json` to pyslurm's attribute."""
 

@@ -72,6 +72,7 @@ def _job(entry: dict[str, Any], expanded: bool) -> JobRecord:
         state=state.state,
         flags=state.flags,
         reason=word(entry.get("state_reason")),
+        reason_text=word(entry.get("state_description")),
         exit_code=exit_code.code,
         exit_signal=exit_code.signal,
         restarts=number(entry.get("restart_cnt")) or 0,

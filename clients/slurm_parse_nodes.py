@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from relight.clients.slurm_parse import GarbledError, epoch, json_list, word
+from relight.clients.slurm_parse import GarbledError, epoch, json_list, number, word
 from relight.domain.slurm import NodeRecord, parse_node_state
 
 
@@ -34,6 +34,8 @@ def _node(entry: dict[str, Any]) -> NodeRecord:
         gres=word(entry.get("gres")),
         boot_time=epoch(entry.get("boot_time")),
         slurmd_start_time=epoch(entry.get("slurmd_start_time")),
+        address=word(entry.get("address")),
+        port=number(entry.get("port")) or 0,
     )
 
 

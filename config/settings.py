@@ -1,10 +1,12 @@
 """What an operator decides: read from defaults, a YAML file, and RELIGHT_* variables (the last wins)."""
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from enum import StrEnum
 from importlib import resources
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,6 +14,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
+from relight.config.log_store import LogStoreSettings
 from relight.domain.policy import Policy
 from relight.domain.progress import HangPolicy
 
@@ -80,6 +83,7 @@ class LogSettings(_Section):
     """Where logs are."""
 
     over_ssh: bool = False
+    store: LogStoreSettings = LogStoreSettings()
     kernel: str = ""
     catalogue: tuple[Path, ...] = ()
     progress: tuple[Path, ...] = ()
@@ -139,6 +143,65 @@ class IngestSettings(_Section):
         return self
 
 
+class PrometheusSettings(_Section):
+    """A Prometheus server that scrapes DCGM's exporters."""
+
+    url: str = ""
+    """Its root; empty: no GPU metrics are read."""
+    token_file: str = ""
+    """Holds a bearer token, or the password of `user`."""
+    user: str = ""
+    ca: str = ""
+    tenant: str = ""
+    node_label: str = Field(default="Hostname", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    selector: str = ""
+    """Matchers that all series must fit."""
+    period: timedelta = Field(default=timedelta(seconds=5), ge=timedelta(seconds=1), le=timedelta(seconds=60))
+    trusted: bool = False
+    """Whether its metrics may drain a node."""
+
+    @field_validator("url")
+    @classmethod
+    def _is_an_address(cls, value: str) -> str:
+        scheme, _, rest = value.partition("://")
+        if value and (scheme not in {"http", "https"} or not rest or "@" in rest or "?" in rest):
+            raise ValueError("must be like http://prometheus.example:9090, without user, password or query")
+        return value
+
+    @field_validator("selector")
+    @classmethod
+    def _is_a_list_of_matchers(cls, value: str) -> str:
+        matcher = r'[A-Za-z_][A-Za-z0-9_]*(=|!=|=~|!~)"[^"\\{}]*"'
+        if value and not re.fullmatch(f"{matcher}(,{matcher})*", value):
+            raise ValueError('must be label matchers such as cluster="east",job=~"dcgm.*", without braces')
+        return value
+
+
+class MetricsSettings(_Section):
+    """Where GPU metrics are read where no agent is."""
+
+    prometheus: PrometheusSettings = PrometheusSettings()
+
+
+class TelemetrySettings(_Section):
+    """Where the worker's metrics can be read."""
+
+    prometheus: str = ""
+    """`address:port` of the page that a Prometheus server scrapes; empty: none."""
+
+    @field_validator("prometheus")
+    @classmethod
+    def _is_an_ip_address(cls, value: str) -> str:
+        host, _, port = value.rpartition(":")
+        try:
+            good = not value or (ip_address(host.strip("[]")) and port.isascii() and 0 < int(port) <= MAX_PORT)
+        except ValueError:
+            good = False
+        if not good:
+            raise ValueError("must be an IP address and a port, for example 127.0.0.1:9464 or [::]:9464")
+        return value
+
+
 class HangSettings(HangPolicy):
     """The hang limits as written in the file: a key that does not exist is an error here."""
 
@@ -170,6 +233,8 @@ class Settings(BaseSettings):
     logs: LogSettings = LogSettings()
     ledger: LedgerSettings = LedgerSettings()
     ingest: IngestSettings = IngestSettings()
+    metrics: MetricsSettings = MetricsSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
     policy: PolicySettings = PolicySettings()
 
     @model_validator(mode="after")

@@ -266,3 +266,44 @@ def doctor(config: Path | None, output: str) -> None:
         checks.tell(screen(), found)
     if any(check.status is Health.FAIL for check in found):
         raise click.exceptions.Exit(1)
+
+
+_REFRESH_S = 2.0
+
+
+@click.command()
+@with_config
+@with_output
+@click.option("--watch", is_flag=True, help="Show it again every two seconds, until Ctrl-C.")
+@plainly
+def status(config: Path | None, output: str, *, watch: bool) -> None:
+    """Say who watches, what each detector last saw, and what waits.
+
+    Reads the ledger alone: right also while Temporal is down. Ends with 1 when a detector is blind or overdue, a
+    detection is not delivered, or no worker works; an output that cannot be read blinds its own job only, and is said.
+    """
+    from relight.console import status as page
+    from relight.console.context import now, opened, run, settings_from
+    from relight.console.output import print_json, screen
+
+    if watch and output == "json":
+        raise click.UsageError("--watch is for people: leave out --output json")
+
+    async def work() -> bool:
+        settings = settings_from(config)
+        async with opened(settings) as ledger:
+            if watch:
+                await page.keep_showing(screen(), lambda: page.collect(ledger, settings, now()), _REFRESH_S)
+            found = await page.collect(ledger, settings, now())
+        if output == "json":
+            print_json(page.as_json(found))
+        else:
+            page.tell(screen(), found)
+        return found.well
+
+    try:
+        well = run(work())
+    except KeyboardInterrupt:
+        return
+    if not well:
+        raise click.exceptions.Exit(1)

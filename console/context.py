@@ -16,6 +16,7 @@ from relight.domain.incidents import Incident
 
 if TYPE_CHECKING:
     from temporalio.client import Client
+    from temporalio.runtime import Runtime
 
     from relight.clients.ledger_sql import SqlLedger
 
@@ -101,8 +102,8 @@ def user_name() -> str:
         return f"uid {os.getuid()}"
 
 
-async def connected(settings: Settings) -> "Client":
-    """A client of the settings' Temporal.
+async def connected(settings: Settings, runtime: "Runtime | None" = None) -> "Client":
+    """A client of the settings' Temporal, in the process's own runtime where none is given.
 
     Raises:
         Stop: when it does not answer.
@@ -117,6 +118,7 @@ async def connected(settings: Settings) -> "Client":
                 temporal.address,
                 namespace=temporal.namespace,
                 data_converter=pydantic_data_converter,
+                runtime=runtime,
             )
     except TimeoutError as error:
         why = f"no answer within {CONNECT_WITHIN:g} s"

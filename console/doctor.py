@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from relight.config.log_store import StoreKind
 from relight.config.settings import CONFIG_VARIABLE, ConfigError, Settings, load, unknown_variables
 from relight.console.context import user_name
 from relight.console.doctor_checks import Check, Health, fail, nearest, ok, warn
@@ -63,7 +64,7 @@ def probes(settings: Settings) -> tuple[Probe, ...]:
 
 def probes_of_slurm(settings: Settings, access: "Access") -> tuple[Probe, ...]:
     """What is looked at along the way to Slurm."""
-    from relight.console import doctor_site, doctor_slurm
+    from relight.console import doctor_metrics, doctor_site, doctor_slurm
 
     slurm, files = access.slurm, access.files
     patience = 3 * settings.slurm.timeout.total_seconds() + 2
@@ -71,9 +72,18 @@ def probes_of_slurm(settings: Settings, access: "Access") -> tuple[Probe, ...]:
         Probe("Slurm", lambda: doctor_slurm.check_slurm(settings, access), patience),
         Probe("Slurm rights", lambda: doctor_slurm.check_rights(settings, access), patience),
         Probe("node wrapper", lambda: doctor_slurm.check_wrapper(settings, access), patience),
-        Probe("job logs", lambda: doctor_site.check_job_logs(slurm, files), patience + 10),
+        _job_logs(settings, access, patience + 10),
         Probe("kernel logs", lambda: doctor_site.check_kernel_logs(settings, slurm, files), patience + 10),
+        Probe("GPU metrics", lambda: doctor_metrics.check_metrics(settings, slurm), patience + 10),
     )
+
+
+def _job_logs(settings: Settings, access: "Access", patience: float) -> Probe:
+    from relight.console import doctor_logs, doctor_site
+
+    if settings.logs.store.kind is StoreKind.FILES:
+        return Probe("job logs", lambda: doctor_site.check_job_logs(access.slurm, access.files), patience)
+    return Probe(doctor_logs.NAME, lambda: doctor_logs.check_log_store(settings, access.slurm), patience + 30)
 
 
 async def look(at: Sequence[Probe]) -> tuple[Check, ...]:

@@ -77,11 +77,13 @@ class Attempt(Value):
     seen_at: datetime
     script: str | None = None
     """The batch script as submitted; None when it could not be read."""
+    logs: tuple[str, ...] = ()
+    """Where its outputs are in the site's log store (`domain.log_labels.references`); empty: they are read as files."""
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The attempt's output files, each once."""
-        return tuple(dict.fromkeys(p for p in (self.record.stdout, self.record.stderr) if p))
+        """What the attempt's output is read from, each once: files, or logs in a store."""
+        return self.logs or tuple(dict.fromkeys(p for p in (self.record.stdout, self.record.stderr) if p))
 
 
 class AttemptState(Value):

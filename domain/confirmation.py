@@ -6,9 +6,11 @@ from datetime import datetime, timedelta
 from relight.domain.attempts import Attempt, Progress
 from relight.domain.base import Value
 from relight.domain.endings import HUNG_UNTIL_LIMIT
-from relight.domain.evidence import Detection, Interruption
+from relight.domain.evidence import GOES_ON, Detection, Interruption
+from relight.domain.hands import requeued
 from relight.domain.incidents import Incident, Outcome
-from relight.domain.policy import LOSES_TIME, requeued
+from relight.domain.policy import LOSES_TIME
+from relight.domain.silence import lost_before_slurm
 from relight.domain.slurm import ENDED, ENDED_BADLY, JobRecord, JobState
 from relight.domain.watching import alive
 
@@ -37,6 +39,7 @@ def judge(
     earlier: Sequence[Incident],
     now: datetime | None = None,
     ends_programs: bool = False,
+    heard_again: bool = False,
 ) -> Judgement | None:
     """The judgement, or None when it cannot be told yet: look again.
 
@@ -49,6 +52,7 @@ def judge(
         earlier: other incidents of the same attempt.
         now: our clock; without it silence is not told, nor when to stop looking.
         ends_programs: for a GPU fault, whether the catalogue says that the program on that GPU is lost by it.
+        heard_again: for a node that was silent, whether its agent beats again.
     """
     running = record is not None and alive(attempt.key, record)
     old = _already_handled(detection, earlier, running=running)
@@ -64,7 +68,7 @@ def judge(
         suspended = record.state is JobState.SUSPENDED
         return _fault(detection, progress, now, ends_programs=ends_programs and not suspended)
     waits = detection.kind is Interruption.NODE_LOST and node_still_lost
-    return None if waits else Judgement(outcome=Outcome.NOT_CONFIRMED, reason="the attempt is running")
+    return None if waits else _runs(detection, progress, heard_again=heard_again)
 
 
 def _is_over(attempt: Attempt, detection: Detection, record: JobRecord | None) -> Judgement:
@@ -91,7 +95,12 @@ _LEFT_RUNNING = frozenset({Outcome.OBSERVED, Outcome.EXPIRED, Outcome.REJECTED, 
 
 
 def _other_end(incident: Incident, detection: Detection) -> bool:
-    """True where a hang or a fault was left alone and the attempt has now ended: another interruption, not an echo."""
+    """True where a hang or a fault was left alone and the attempt has now ended: another interruption, not an echo.
+
+    One that was superseded has answered nothing, not even itself.
+    """
+    if incident.outcome is Outcome.SUPERSEDED:
+        return incident.kind in GOES_ON
     if incident.outcome not in _LEFT_RUNNING:
         return False
     if incident.kind is Interruption.GPU_FAULT:
@@ -124,14 +133,34 @@ def _still_runs(
     return Judgement(reason=f"still running, and still silent since step {progress.last_step}")
 
 
+def _overdue(progress: Progress) -> timedelta:
+    """The time of two step lines: within it the next one may well come."""
+    return 2 * timedelta(seconds=(progress.step_seconds or 0.0) * progress.stride)
+
+
+def _goes_on(detection: Detection, progress: Progress) -> Judgement | None:
+    """Not confirmed when a step has come that cannot have been in flight."""
+    step = progress.last_step_at
+    if step is None or step - detection.detected_at < max(STEP_IN_FLIGHT, _overdue(progress)):
+        return None
+    return Judgement(outcome=Outcome.NOT_CONFIRMED, reason=f"training goes on: step {progress.last_step}")
+
+
+def _runs(detection: Detection, progress: Progress, *, heard_again: bool) -> Judgement | None:
+    """An attempt that Slurm shows running. With a node that is silent, it may only not have given that node up yet."""
+    node = lost_before_slurm(detection)
+    if not node:
+        return Judgement(outcome=Outcome.NOT_CONFIRMED, reason="the attempt is running")
+    if heard_again:
+        return Judgement(outcome=Outcome.NOT_CONFIRMED, reason=f"the agent of {node} is heard of again")
+    return _goes_on(detection, progress)
+
+
 def _fault(detection: Detection, progress: Progress, now: datetime | None, *, ends_programs: bool) -> Judgement | None:
     """A GPU fault under a running attempt: it may go on, and its silence proves nothing at once."""
-    at, step = detection.detected_at, progress.last_step_at
-    overdue = 2 * timedelta(seconds=(progress.step_seconds or 0.0) * progress.stride)
-    if step is not None and step - at >= max(STEP_IN_FLIGHT, overdue):
-        return Judgement(outcome=Outcome.NOT_CONFIRMED, reason=f"training goes on: step {progress.last_step}")
-    if now is None:
-        return None
+    if (goes_on := _goes_on(detection, progress)) or now is None:
+        return goes_on
+    at, step, overdue = detection.detected_at, progress.last_step_at, _overdue(progress)
     if ends_programs and step is not None and now - max(at, step) >= max(FAULT_SILENCE, overdue):
         seconds = (now - max(at, step)).total_seconds()
         return Judgement(reason=f"the fault ends programs, and no step has come for {seconds:.0f} s")

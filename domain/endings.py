@@ -1,32 +1,34 @@
 """How an execution ended, told apart in one table, and whether that end is an interruption. Pure.
 
-Seen on Slurm 22.05.8 (what `squeue --json` shows first, and `sacct -D` at the same time):
+Seen on Slurm 22.05.8, 24.11.5 and 26.05.5 (what `squeue --json` shows first, and `sacct -D` at the same time):
 
 | end | record | accounting |
 | --- | --- | --- |
 | failed | COMPLETING, then FAILED, `NonZeroExitCode` | FAILED at once |
-| killed by a signal, no such folder | FAILED, `JobLaunchFailure` (0:9, 0:53): no launch failure | FAILED |
+| killed by a signal, no such folder | FAILED, `JobLaunchFailure` (22.05) or `RaisedSignal` (0:9, 0:53) | FAILED |
 | lost node | no requeue: NODE_FAIL; else PENDING, restarts + 1, at once | NODE_FAIL in both cases |
 | time limit | TIMEOUT, up to 30 s past the limit; also for a running job whose deadline has passed | TIMEOUT |
 | preempted | PREEMPTED; where requeued PENDING, restarts + 1, like a person's requeue | PREEMPTED in both cases |
 | cancelled | CANCELLED, exit 0:15 | `CANCELLED by UID`; a memory limit without cgroups is `by 0` |
-| prolog failed | PENDING, held, restarts + 1, node drained with `Prolog error` | REQUEUED |
+| prolog failed | PENDING, restarts + 1, node drained with `Prolog error`; held, if so configured | REQUEUED |
 | prolog failed, `--no-requeue` | CANCELLED, node drained | `CANCELLED by 0` |
-| launch failed | as a failed prolog, but no node is drained; held with `launch failed requeued held` | REQUEUED |
+| launch failed | the same, held, but no node is drained; both with `launch failed requeued held` | REQUEUED |
 | special exit | PENDING+SPECIAL_EXIT, held, restarts + 1 | REQUEUED |
-| requeued (and held) by a person | PENDING, restarts + 1 (`JobHeldUser`) | REQUEUED |
+| requeued (and held) by a person | PENDING, restarts + 1 (`JobHeldUser`, `job requeued in held state`) | REQUEUED |
 
-While COMPLETING 22.05 hides the record's final state; accounting has it by then.
+While COMPLETING 22.05 hides the record's final state; accounting has it by then. Whose a requeue and a hold are is told
+in `hands.py`.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple
 
 from relight.domain.attempts import Attempt, same_lineage
+from relight.domain.base import clip
 from relight.domain.evidence import Detection, Evidence, Interruption, Source
-from relight.domain.policy import Hand, requeued
+from relight.domain.hands import Cause, Hand, held, launch_failed, prolog_errors, requeue_cause, requeued
 from relight.domain.slurm import ENDED, AccountingRow, JobFlag, JobRecord, JobState, NodeRecord
 
 
@@ -83,7 +85,7 @@ MEANING: dict[End, Meaning] = {
     End.CANCELLED_BY_ROOT: Meaning(None, "sacct(1), State; seen: CANCELLED by 0"),
     End.CANCELLED_BY_OTHER: Meaning(None, "sacct(1), State"),
     End.CANCELLED: Meaning(None, _STATES),
-    # Slurm holds the job, so the incident waits with it. The node that could not start it is lost to this job.
+    # The node that could not start it is lost to this job.
     End.PROLOG_FAILED: Meaning(Interruption.NODE_LOST, "slurm.conf(5), Prolog; seen: node drained, Prolog error"),
     End.LAUNCH_FAILED: Meaning(Interruption.CRASH, "seen: PENDING, launch failed requeued held"),
     End.SPECIAL_EXIT: Meaning(None, "scontrol(1), requeuehold State=SpecialExit: asked for by person or site"),
@@ -102,7 +104,6 @@ _BY_STATE = {
     JobState.DEADLINE: End.DEADLINE,
     JobState.PREEMPTED: End.PREEMPTED,
 }
-_HELD = ("JobHeldUser", "JobHeldAdmin")
 ROOT = frozenset({"0", "root"})
 HUNG_UNTIL_LIMIT = "HUNG_UNTIL_LIMIT"
 """Signature of the evidence that an attempt was silent for long when its time limit ended it."""
@@ -156,40 +157,23 @@ def end_state(told: Told) -> JobState:
     return execution.state if execution is not None and execution.state in ENDED else JobState.UNKNOWN
 
 
+_BY_CAUSE = {
+    Cause.NODE_FAIL: End.NODE_FAIL,
+    Cause.PROLOG_FAILED: End.PROLOG_FAILED,
+    Cause.LAUNCH_FAILED: End.LAUNCH_FAILED,
+    Cause.PREEMPTED: End.PREEMPTED,
+}
+
+
 def _queued_again(told: Told, record: JobRecord) -> End:
     if told.hand is Hand.RELIGHT:
         return End.REQUEUED
-    state = told.execution.state if told.execution else JobState.UNKNOWN
-    signs = (
-        (told.hand is Hand.SLURM or state is JobState.NODE_FAIL, End.NODE_FAIL),
-        (state is JobState.PREEMPTED, End.PREEMPTED),
-        (bool(prolog_errors(told)), End.PROLOG_FAILED),
-        (launch_failed(record), End.LAUNCH_FAILED),
-        (JobFlag.SPECIAL_EXIT in record.flags, End.SPECIAL_EXIT),
-        (JobFlag.REQUEUE_HOLD in record.flags or record.reason in _HELD, End.HELD),
-    )
-    return next((end for shown, end in signs if shown), End.REQUEUED)
-
-
-def launch_failed(record: JobRecord) -> bool:
-    """True when Slurm says that it holds the job because it could not be launched."""
-    words = record.reason.replace("_", " ").lower()
-    return JobFlag.LAUNCH_FAILED in record.flags or words.startswith("launch failed")
-
-
-def prolog_errors(told: Told) -> tuple[NodeRecord, ...]:
-    """The attempt's nodes that slurmctld drained for a failed prolog since it started."""
-    mine, started = set(told.attempt.record.nodes), told.attempt.record.start_time
-    return tuple(
-        node
-        for node in told.nodes
-        if node.name in mine
-        and node.draining
-        and node.reason.lower().startswith("prolog error")
-        and node.reason_time is not None
-        and started is not None
-        and node.reason_time >= started
-    )
+    cause = requeue_cause(told.attempt, record, told.nodes, told.execution)
+    if cause is not None:
+        return _BY_CAUSE[cause]
+    if JobFlag.SPECIAL_EXIT in record.flags:
+        return End.SPECIAL_EXIT
+    return End.HELD if held(record) else End.REQUEUED
 
 
 def _cancelled(told: Told) -> End:
@@ -225,15 +209,14 @@ MAX_NODES_NAMED = 8
 def detection(told: Told, end: End, now: datetime) -> Detection | None:
     """The interruption that the end is, or None.
 
-    A failed launch that Slurm holds is a crash, one whose prolog failed a lost node: the attempt is over either way,
-    and its incident waits for as long as the hold lasts.
+    A failed launch is a crash, one whose prolog failed a lost node: the attempt is over either way.
     """
     kind = MEANING[end].interruption
     if kind is None:
         return None
     mine = set(told.attempt.record.nodes)
-    gone = [node for node in told.nodes if node.name in mine and node.lost] or prolog_errors(told)
-    evidence = [_state_evidence(told, now), *(node_evidence(node, now) for node in gone[:MAX_NODES_NAMED])]
+    gone = [node for node in told.nodes if node.name in mine and node.lost] or prolog_errors(told.attempt, told.nodes)
+    evidence = [_state_evidence(told, now), *nodes_evidence(gone, now)]
     if end is End.HUNG and told.silent is not None:
         evidence.append(_silence_evidence(told.silent, told.limit, now))
     at = told.record.end_time if told.record is not None else None
@@ -255,7 +238,7 @@ def _state_evidence(told: Told, now: datetime) -> Evidence:
         text = f"job {told.attempt.key.job_id} ended as {state} (exit code {code})"
         return Evidence(source=Source.ACCOUNTING, text=text, at=execution.end_time if execution else now)
     ended = f"{record.state} (exit code {record.exit_code}:{record.exit_signal}, restarts {record.restarts})"
-    why = f": {record.reason}" if launch_failed(record) else ""
+    why = f": {record.why}" if record.reason_text or launch_failed(record) else ""
     return Evidence(source=Source.SLURMCTLD, text=f"job {record.display_id} is {ended}{why}"[:600], at=now)
 
 
@@ -264,6 +247,16 @@ def node_evidence(node: NodeRecord, now: datetime) -> Evidence:
     state = "+".join([str(node.state), *sorted(node.flags)])
     text = f"node {node.name} is {state}: {node.reason or 'no reason given'}"
     return Evidence(source=Source.SLURMCTLD, text=text[:600], node=node.name, at=node.reason_time or now)
+
+
+def nodes_evidence(nodes: Sequence[NodeRecord], now: datetime) -> tuple[Evidence, ...]:
+    """A witness on each of the first nodes, and one more line for all the others."""
+    named = tuple(node_evidence(node, now) for node in nodes[:MAX_NODES_NAMED])
+    rest = [node.name for node in nodes[MAX_NODES_NAMED:]]
+    if not rest:
+        return named
+    text = clip(f"{len(rest)} more nodes with them: {', '.join(rest)}", 600)
+    return (*named, Evidence(source=Source.SLURMCTLD, text=text, at=now))
 
 
 def _silence_evidence(silent: timedelta, limit: timedelta, now: datetime) -> Evidence:

@@ -35,6 +35,16 @@ class Source(StrEnum):
     SLURMCTLD = "slurmctld"
     ACCOUNTING = "accounting"
     NVML = "nvml"
+    DCGM = "dcgm"
+    """DCGM's exporter, read from a monitoring store, where the site says that no program can pass for it."""
+    EXPORTER = "exporter"
+    """The same where it does not: a user's program may listen on the port of an exporter that has died."""
+    AGENT = "agent"
+    """What a node's agent sees on the host, or that nothing is heard of it."""
+    SLURMD = "slurmd"
+    """Whether a node's slurmd takes a connection."""
+    ACTIVITY = "activity"
+    """What a job's processes and its GPUs do, as a node's agent sees it: stacks, idle GPUs, clocks."""
     HISTORY = "history"
 
 
@@ -46,9 +56,17 @@ TRUST = {
     Source.SLURMCTLD: Trust.PLATFORM,
     Source.ACCOUNTING: Trust.PLATFORM,
     Source.NVML: Trust.PLATFORM,
+    Source.DCGM: Trust.PLATFORM,
+    Source.EXPORTER: Trust.JOB,
+    Source.AGENT: Trust.PLATFORM,
+    Source.SLURMD: Trust.PLATFORM,
+    Source.ACTIVITY: Trust.JOB,
     Source.HISTORY: Trust.JOB,
 }
-"""History is made of earlier diagnoses, which may rest on job evidence: it gets the lower trust."""
+"""History is made of earlier diagnoses, which may rest on job evidence: it gets the lower trust.
+
+So does activity: a program can call its functions anything, and let a GPU idle.
+"""
 
 
 class Evidence(Value):
@@ -105,6 +123,10 @@ class Detection(Value):
     occurred_at: datetime | None = None
     """When the interruption happened, as far as the source says."""
     evidence: tuple[Evidence, ...] = Field(default=(), max_length=MAX_EVIDENCE_PER_SIGNAL)
+    folded: int = 0
+    """Earlier findings of its kind that it stands for as well (`domain.folding`): each is a row of the ledger."""
+    slurm_decides_within: timedelta | None = None
+    """Of a node that Slurm itself has not given up yet: how long that may take. Nothing is done before."""
 
 
 PLATFORM_WINDOW = timedelta(seconds=60)

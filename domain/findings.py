@@ -17,13 +17,15 @@ SLOWER_STEPS = "SLOWER_STEPS"
 
 
 class Learnt(Value):
-    """What the follower has learnt of a job, kept under the cursor `learnt_cursor`; five kilobytes at most."""
+    """What the follower has learnt of a job, kept under the cursor `learnt_cursor`; six kilobytes at most."""
 
     rhythm: Rhythm = Rhythm()
     pace: Pace = Pace()
     numbers: Numbers = Numbers()
     source: str = ""
     """The file whose steps count."""
+    fatal: Evidence | None = None
+    """A line that says that the attempt is lost, while no step has followed it."""
 
     def next_attempt(self, *, same_size: bool) -> "Learnt":
         """What it teaches about the job's next attempt; its pace only where that has as many nodes."""

@@ -1,12 +1,13 @@
 """Incidents: their phases, their outcomes, and the one table of what may follow what."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
 
 from relight.domain.attempts import AttemptKey
 from relight.domain.base import Value, clip, short_hash
 from relight.domain.diagnosis import Diagnosis
-from relight.domain.evidence import Detection, Interruption
+from relight.domain.evidence import GOES_ON, Detection, Interruption
 from relight.domain.plan import Mode, Plan
 
 
@@ -25,7 +26,7 @@ class Outcome(StrEnum):
     SUCCEEDED_BY = "succeeded_by"
     """Another job goes on with the work."""
     SUPERSEDED = "superseded"
-    """A newer incident of the same job took over before anything was done."""
+    """A newer incident of the same job, or a newer finding about the attempt, took over before anything was done."""
     OVERRIDDEN = "overridden"
     """A person or another tool acted first; theirs wins."""
     EXPIRED = "expired"
@@ -128,6 +129,38 @@ def advance(current: Phase, to: Phase) -> Phase:
 def may_close(phase: Phase, outcome: Outcome) -> bool:
     """True when an incident in this phase may end so."""
     return outcome in OUTCOMES_FROM[phase]
+
+
+_PLANNED_FOR = frozenset({Phase.DIAGNOSING, Phase.PLANNING, Phase.WAITING})
+"""Phases in which a plan is in the making or waits, and nothing has been done yet."""
+
+
+def overtaken_by(detections: Sequence[Detection], phase: Phase) -> Detection | None:
+    """The finding by which the first one's plan is moot, or None.
+
+    A plan for an attempt that still runs is, once that attempt has ended; and one that waits for a person is, once a
+    GPU fault shows what may be behind it. Where the attempt had ended before, or something is being done already, a
+    further finding is evidence beside it.
+    """
+    if phase not in _PLANNED_FOR or not detections or detections[0].kind not in GOES_ON:
+        return None
+    ended = [d for d in detections[1:] if d.kind not in GOES_ON]
+    fault = Interruption.GPU_FAULT
+    waits = phase is Phase.WAITING and detections[0].kind is not fault
+    faults = [d for d in detections[1:] if d.kind is fault] if waits else []
+    return next(iter(ended + faults), None)
+
+
+_MEANWHILE = {
+    Interruption.CRASH: "the attempt has crashed meanwhile",
+    Interruption.NODE_LOST: "the attempt has lost a node meanwhile",
+    Interruption.GPU_FAULT: "a GPU fault has shown meanwhile",
+}
+
+
+def overtaken(by: Detection) -> str:
+    """The reason of an incident whose plan is moot by that finding."""
+    return f"{_MEANWHILE[by.kind]}; see the attempt's next incident"
 
 
 class StepTime(Value):

@@ -8,11 +8,17 @@ Peers do the same work. Pipeline stages do not: compare each stage with itself.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from datetime import datetime
 from statistics import median
+from typing import NamedTuple
 
 from relight.domain.base import Value
 from relight.domain.baseline import NORMAL
+from relight.domain.evidence import Evidence, Source
+
+SLOW_RANK = "SLOW_RANK"
+"""Signature of the evidence that a rank lastingly takes longer than its peers."""
 
 PEERS = 4
 """With fewer, nobody can say who is the odd one."""
@@ -29,6 +35,10 @@ LEAST_SPREAD = 0.01
 SHARE = 0.25
 """When more of the peers than this lag, they are two kinds, not a crowd and its laggards."""
 SMOOTH = 0.1
+OPEN_STEPS = 2
+"""Ranks are so many steps apart at most: a collective holds them together."""
+MOST_RANKS = 16_384
+MOST_NAMED = 3
 
 
 class Lag(Value):
@@ -91,3 +101,59 @@ def _lag(old: Lag | None, residual: float) -> Lag | None:
 
 def _slowest(laggard: Laggard) -> tuple[float, str]:
     return -laggard.ratio, laggard.who
+
+
+class RankTime(NamedTuple):
+    """What a rank says of one of its steps."""
+
+    step: int
+    rank: int
+    seconds: float
+    """Of computing, without the collectives."""
+    node: str | None = None
+
+
+class Ranks(NamedTuple):
+    """What is known of a job's ranks, from lines that arrive in any order."""
+
+    peers: Peers = Peers()
+    steps: Mapping[int, Mapping[str, float]] = {}
+    """The newest steps, whose lines may not all be there yet: seconds by rank."""
+    nodes: Mapping[str, str] = {}
+    """By rank, where it runs, as far as it says."""
+    done: int = -1
+    """The newest step that was compared."""
+
+    def with_times(self, times: Iterable[RankTime]) -> "Ranks":
+        """After further lines; those of steps that were compared already come too late."""
+        times = list(times)
+        if not times:
+            return self
+        steps = {step: dict(seconds) for step, seconds in self.steps.items()}
+        peers, nodes, done = self.peers, dict(self.nodes), self.done
+        for time in times:
+            if time.step < done - STEPS:  # back to a checkpoint
+                steps, done = {}, time.step - 1
+            if time.step <= done or time.rank >= MOST_RANKS:
+                continue
+            steps.setdefault(time.step, {})[str(time.rank)] = time.seconds
+            if time.node:
+                nodes[str(time.rank)] = time.node
+            while len(steps) > OPEN_STEPS:
+                done = min(steps)
+                peers = with_times(peers, steps.pop(done))
+        return Ranks(peers, steps, nodes, done)
+
+    def evidence(self, now: datetime) -> tuple[Evidence, ...]:
+        """Those that stand out, the slowest first; nothing where it cannot be told."""
+        return tuple(
+            Evidence(
+                source=Source.PROGRESS,
+                text=f"rank {each.who} computes {each.ratio - 1:.0%} longer than its peers, for {each.steps} steps",
+                signature=SLOW_RANK,
+                rank=int(each.who),
+                node=self.nodes.get(each.who),
+                at=now,
+            )
+            for each in (self.peers.laggards or ())[:MOST_NAMED]
+        )

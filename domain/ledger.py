@@ -75,6 +75,16 @@ class Change(Value):
     """By name, for example `jobs/<cluster>`: where a watcher stands."""
 
 
+class Backlog(Value):
+    """What waits in a cluster's ledger."""
+
+    open_incidents: int = 0
+    undelivered: int = 0
+    """Detections in the outbox."""
+    oldest: datetime | None = None
+    """When the oldest of these was made."""
+
+
 class ChainReport(Value):
     """What a check of the whole chain found."""
 

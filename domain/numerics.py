@@ -85,10 +85,10 @@ class Numbers(Value):
 
 def with_losses(numbers: Numbers, lines: Iterable[tuple[int, float | None, float | None]]) -> Numbers:
     """What is known after step lines of (step, loss, gradient norm), in their order; None is not printed."""
-    walk = _Walk(**dict(numbers))
+    walk = _Walk(**{**vars(numbers), "block": [*numbers.block]})
     for step, loss, gradient in lines:
         walk.take(step, loss, gradient)
-    return Numbers(**vars(walk))
+    return Numbers(**{**vars(walk), "block": tuple(walk.block)})
 
 
 @dataclass
@@ -96,7 +96,7 @@ class _Walk:
     """The fields of `Numbers` while lines are taken one by one: a copy for each line would cost more."""
 
     base: Baseline
-    block: tuple[float, ...]
+    block: list[float]
     lines: int
     last: int | None
     stride: int
@@ -136,7 +136,7 @@ class _Walk:
                 return False
             if step < self.last:
                 fresh = Numbers(stride=self.stride)
-                vars(self).update(dict(fresh))
+                vars(self).update({**vars(fresh), "block": []})
             else:
                 self.stride = step - self.last
         self.last = step
@@ -157,9 +157,9 @@ class _Walk:
                 return
             self.out, self.out_since, self.height, self.peak = 0, None, 0.0, 0.0
         if self.lines > START // 2:
-            self.block = (*self.block, loss)
+            self.block.append(loss)
         if len(self.block) == BLOCK:
-            self.base, self.block = with_block(base, self.block), ()
+            self.base, self.block = with_block(base, self.block), []
 
     def _found(self, loss: float | None, gradient: float | None) -> NumericsFinding | None:
         if self.not_finite >= NOT_FINITE_LINES:

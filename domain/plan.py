@@ -33,7 +33,7 @@ class Restart(StrEnum):
     REQUEUE = "requeue"
     """`scontrol requeue`, by us."""
     ADOPT = "adopt"
-    """Slurm has requeued the job itself (a lost node): exclusions and start time only."""
+    """Slurm has requeued the job itself (a lost node, a failed launch): exclusions, release and start time only."""
     NONE = "none"
 
 
@@ -44,6 +44,8 @@ class Plan(Value):
     restart: Restart
     cancel: bool = False
     """End an attempt that still runs and that a retry would not help."""
+    release: bool = False
+    """Undo the hold that Slurm itself put on the job after a failed launch."""
     exclude: tuple[str, ...] = ()
     """Nodes kept out of this job's retry, added to the user's own list."""
     drain: tuple[str, ...] = ()
@@ -57,6 +59,8 @@ class Plan(Value):
     def digest(self) -> str:
         """SHA-256 over the actions; an approval is bound to it. The wording of the reason is not part."""
         body = self.model_dump(mode="json", include={"attempt", "restart", "cancel", "exclude", "drain"})
+        if self.release:  # not always: plans made before there was a release keep their digests
+            body["release"] = True
         return hashlib.sha256(canonical_json(body).encode()).hexdigest()
 
     @property
@@ -72,7 +76,8 @@ class Plan(Value):
         if self.restart is Restart.REQUEUE:
             parts.append(f"requeue {job}{without}")
         elif self.restart is Restart.ADOPT:
-            parts.append(f"adopt Slurm's own requeue of {job}{without}")
+            held = " and release it" if self.release else ""
+            parts.append(f"adopt Slurm's own requeue of {job}{without}{held}")
         if self.cancel:
             parts.append(f"cancel {job}")
         if self.drain:

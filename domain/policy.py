@@ -2,18 +2,19 @@
 
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
-from enum import StrEnum
 
 from pydantic import Field
 
 from relight.domain.attempts import Attempt
 from relight.domain.base import Value
+from relight.domain.detectors import Blind
 from relight.domain.diagnosis import Action, Diagnosis, Hypothesis
 from relight.domain.evidence import Answer, Interruption, Source
+from relight.domain.hands import Hand, held_by_another, held_by_slurm, requeued
 from relight.domain.incidents import MOVED, USED_AN_ATTEMPT, Incident, Outcome
 from relight.domain.plan import MIN_JOB_AGE_MARGIN, Mode, Plan, Restart
 from relight.domain.progress import HangPolicy
-from relight.domain.slurm import ENDED, ENDED_BADLY, JobFlag, JobRecord, JobState, NodeRecord, SlurmFacts
+from relight.domain.slurm import ENDED, ENDED_BADLY, JobRecord, JobState, NodeRecord, SlurmFacts
 from relight.domain.wishes import job_mode
 
 
@@ -34,36 +35,6 @@ class Policy(Value):
     progress_within: timedelta = timedelta(minutes=30)
     """How long a restarted attempt may take to get past the failed step."""
     hang: HangPolicy = HangPolicy()
-
-
-class Hand(StrEnum):
-    """Who queued a job again."""
-
-    NOBODY = "nobody"
-    SLURM = "slurm"
-    RELIGHT = "relight"
-    UNKNOWN = "unknown"
-    """The user, their tool, or an administrator."""
-
-
-def requeued(attempt: Attempt, record: JobRecord) -> bool:
-    """True when the record shows that the attempt was queued again since.
-
-    Either SubmitTime has moved, or, while still COMPLETING, the restart count has grown (both seen).
-    """
-    return record.submit_time > attempt.key.submit_time or record.restarts > attempt.record.restarts
-
-
-def whose_hand(attempt: Attempt, record: JobRecord, nodes: Iterable[NodeRecord], *, ours: bool) -> Hand:
-    """Who queued the attempt again. Slurm does so after it lost one of the attempt's nodes."""
-    if not requeued(attempt, record):
-        return Hand.NOBODY
-    if ours:
-        return Hand.RELIGHT
-    mine = set(attempt.record.nodes)
-    lost = any(node.name in mine and node.lost for node in nodes)
-    held = record.flags & {JobFlag.REQUEUE_HOLD, JobFlag.SPECIAL_EXIT}
-    return Hand.SLURM if lost and not held else Hand.UNKNOWN
 
 
 _GOES_ON_AFTER_FAILURE = ("after:", "afterany:", "afternotok:", "aftercorr:")
@@ -131,7 +102,13 @@ class Situation(Value):
     """Earlier incidents of the same job, newest first."""
     witness: Answer = Answer.UNKNOWN
     """For a hang: whether something beside the silence of the log shows it."""
+    blind: tuple[Blind, ...] = ()
+    """What the decision rests on and is not seen now."""
 
+
+PROLOG_WINDOW = timedelta(hours=1)
+"""How long a node that slurmctld drained for a failed prolog counts against releasing another job: each job that is
+released into a broken prolog takes a node out of service. The same hour, and the same number, as for our own drains."""
 
 NODE_FAIL = "SLURM_NODE_FAIL"
 """The catalogue's signature of a node that slurmctld declared down."""
@@ -164,6 +141,8 @@ def decide(situation: Situation, diagnosis: Diagnosis, policy: Policy) -> Verdic
         mode, mode_reason = Mode.APPROVE, "a silent log alone never acts: no second witness of the hang"
     if situation.kind in LOSES_TIME and mode is Mode.AUTO:
         mode, mode_reason = Mode.APPROVE, f"an attempt that still trains is never ended unasked ({situation.kind})"
+    if situation.blind and mode is Mode.AUTO:
+        mode, mode_reason = Mode.APPROVE, "; ".join(each.text for each in situation.blind[:3])
     stop = _no_retry(situation, cause, policy)
     if stop:
         outcome, reason = stop
@@ -178,7 +157,7 @@ def decide(situation: Situation, diagnosis: Diagnosis, policy: Policy) -> Verdic
             restart=Restart.NONE,
             cancel=cancel,
             drain=drain,
-            reason=reason,
+            reason=reason + _undrained(situation, cause),
         )
         return Verdict(
             plan=plan,
@@ -192,9 +171,10 @@ def decide(situation: Situation, diagnosis: Diagnosis, policy: Policy) -> Verdic
     plan = Plan(
         attempt=situation.attempt.key,
         restart=restart,
+        release=situation.record is not None and restart is Restart.ADOPT and held_by_slurm(situation.record),
         exclude=exclude,
         drain=_drains(situation, cause),
-        reason=(cause.summary or str(cause.category)) + remark,
+        reason=(cause.summary or str(cause.category)) + remark + _undrained(situation, cause),
         requeue_until=_deadline(situation),
     )
     return Verdict(plan=plan, mode=mode, mode_reason=mode_reason, policy=policy)
@@ -240,10 +220,9 @@ def _still_trains(situation: Situation, record: JobRecord, cause: Hypothesis) ->
 
 
 def _not_ours_to_requeue(situation: Situation, record: JobRecord) -> _NoRetry:
-    if situation.successors:
-        return Outcome.SUCCEEDED_BY, f"job {', '.join(situation.successors[:5])} goes on with the work"
-    if situation.hand is Hand.UNKNOWN:
-        return Outcome.OVERRIDDEN, "somebody else queued the job again; theirs wins"
+    theirs = _theirs(situation, record)
+    if theirs:
+        return theirs
     if situation.hand is Hand.NOBODY and not record.requeue:
         return Outcome.STOPPED, "the job was submitted with --no-requeue"
     if record.exit_code == EXIT_DO_NOT_REQUEUE:
@@ -254,17 +233,44 @@ def _not_ours_to_requeue(situation: Situation, record: JobRecord) -> _NoRetry:
     return None
 
 
+def _theirs(situation: Situation, record: JobRecord) -> _NoRetry:
+    """What others have done about it: their job, their requeue, their hold."""
+    if situation.successors:
+        return Outcome.SUCCEEDED_BY, f"job {', '.join(situation.successors[:5])} goes on with the work"
+    if situation.hand is Hand.UNKNOWN:
+        return Outcome.OVERRIDDEN, "somebody else queued the job again; theirs wins"
+    if held_by_another(record):
+        return Outcome.OVERRIDDEN, f"the job is held ({record.why}): whoever held it releases it"
+    return None
+
+
 def _useless(situation: Situation, cause: Hypothesis, policy: Policy) -> _NoRetry:
     if situation.hand is Hand.SLURM:
-        return None  # Slurm has queued the job again by its own rules: to call that stopped would be untrue
+        held = situation.record is not None and held_by_slurm(situation.record)
+        # What Slurm starts again by its own rules is not stopped; what it holds is, until somebody releases it.
+        return _stays_held(situation, cause, policy) if held else None
     if cause.action is Action.STOP:
         return Outcome.STOPPED, cause.summary or f"a retry would fail the same way ({cause.signature})"
     if cause.action is Action.NONE:
         return Outcome.NOT_CONFIRMED, cause.summary or "nothing failed"
+    return _spent(situation, cause, policy)
+
+
+def _spent(situation: Situation, cause: Hypothesis, policy: Policy) -> _NoRetry:
     spent = attempts_without_progress(situation.earlier)
     if spent >= policy.attempts_without_progress:
         return Outcome.STOPPED, f"{spent} restarts brought no progress; {cause.summary}".rstrip("; ")
     return None
+
+
+def _stays_held(situation: Situation, cause: Hypothesis, policy: Policy) -> _NoRetry:
+    """Why a job that Slurm holds after a failed launch is not released: it may cost one node after the other."""
+    since = situation.now - PROLOG_WINDOW
+    failed = [n.name for n in situation.nodes if n.prolog_failed and n.reason_time and n.reason_time >= since]
+    if len(failed) > max(1, policy.drains_per_hour):
+        named = ", ".join(failed[:5])
+        return Outcome.STOPPED, f"prologs failed on {len(failed)} nodes within the hour ({named}): Slurm's hold stays"
+    return _spent(situation, cause, policy)
 
 
 def _not_an_interruption(situation: Situation, record: JobRecord) -> _NoRetry:
@@ -296,9 +302,21 @@ def _drains(situation: Situation, cause: Hypothesis) -> tuple[str, ...]:
     if cause.signature == NODE_FAIL:
         # slurmctld keeps a lost node out by itself; one that is back already is not condemned for having been away.
         return ()
+    if _nodes_unseen(situation):
+        return ()  # nobody would see that the node is well, or in somebody else's hands
     mine = set(situation.attempt.record.nodes)
     drained = {node.name for node in situation.nodes if node.draining or node.lost}
     return tuple(n for n in cause.drain_nodes if n in mine and n not in drained)
+
+
+def _nodes_unseen(situation: Situation) -> str:
+    """Why nothing is drained although the cause names nodes; empty where nodes are seen."""
+    return next((each.text for each in situation.blind if each.detector == "nodes"), "")
+
+
+def _undrained(situation: Situation, cause: Hypothesis) -> str:
+    why = _nodes_unseen(situation)
+    return f" (nothing is drained: {why})" if why and cause.drain_nodes else ""
 
 
 def exclusions(situation: Situation, cause: Hypothesis) -> tuple[tuple[str, ...], str]:

@@ -10,7 +10,8 @@ from statistics import median, quantiles
 
 from relight.domain.attempts import Attempt, Progress
 from relight.domain.base import Value
-from relight.domain.evidence import Answer, Detection, Evidence, Interruption, Source
+from relight.domain.evidence import MAX_EVIDENCE_PER_SIGNAL, Answer, Detection, Evidence, Interruption, Source
+from relight.domain.power import POWER_FELL
 from relight.domain.recurrence import is_due, is_forgotten, may_begin
 from relight.domain.rhythm import (
     MIN_GAPS,
@@ -25,12 +26,14 @@ from relight.domain.rhythm import (
     with_arrival,
     with_signs,
 )
+from relight.domain.stacks import STACKS_IDENTICAL
 
 __all__ = [
     "CPU_FELL",
     "FATAL_IN_FLIGHT",
     "FATAL_STEPS",
     "MIN_GAPS",
+    "WITNESSES",
     "CpuSample",
     "HangPolicy",
     "Phase",
@@ -58,8 +61,8 @@ HABIT = 3
 class HangPolicy(Value):
     """How long silence may last."""
 
-    floor: timedelta = timedelta(seconds=30)
-    """Never sooner than this."""
+    floor: timedelta = timedelta(seconds=28)
+    """Never sooner than this: with the look that finds it, 30 s."""
     steps: float = 5.0
     """Times the job's own step time."""
     gaps: float = 3.0
@@ -174,6 +177,10 @@ IDLE_SHARE = 0.10
 """CPU time a second below this share of the job's own baseline counts as fallen silent."""
 
 
+WITNESSES = frozenset({CPU_FELL, POWER_FELL, STACKS_IDENTICAL})
+"""Signatures of evidence that bears out a hang."""
+
+
 def cpu_fell(baseline: float | None, recent: float | None) -> bool | None:
     """Whether CPU use fell away: True, False, or None when either rate is unknown.
 
@@ -192,7 +199,7 @@ def witness(detection: Detection) -> Answer:
     """
     begun = not detection.id.endswith("/hang/start")
     told = any(
-        e.signature == CPU_FELL or (begun and e.source is Source.JOB_LOG and e.signature) for e in detection.evidence
+        e.signature in WITNESSES or (begun and e.source is Source.JOB_LOG and e.signature) for e in detection.evidence
     )
     return Answer.YES if told else Answer.UNKNOWN
 
@@ -221,6 +228,7 @@ def hang_detection(
     recent: float | None,
     now: datetime,
     fatal: Evidence | None = None,
+    more: Sequence[Evidence] = (),
 ) -> Detection:
     """The finding that an attempt has been silent for too long, with its other witnesses.
 
@@ -233,6 +241,7 @@ def hang_detection(
         recent: the same since it fell silent.
         now: when this is found.
         fatal: the line in its output that says that it is lost.
+        more: what its GPUs and stacks tell.
     """
     where = f"since step {last_step}" if last_step is not None else "since it started"
     text = f"no step for {silent.total_seconds():.0f} s {where} (limit {limit.total_seconds():.0f} s)"
@@ -242,6 +251,7 @@ def hang_detection(
         evidence.append(Evidence(source=Source.SLURMCTLD, text=text, signature=CPU_FELL, at=now))
     if fatal:
         evidence.append(fatal)
+    evidence += more[: MAX_EVIDENCE_PER_SIGNAL - len(evidence)]
     return Detection(
         id=f"{attempt.key}/hang/{last_step if last_step is not None else 'start'}",
         attempt=attempt.key,

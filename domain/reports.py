@@ -4,10 +4,10 @@ A report is platform evidence: only the node's own agent can sign for it (`agent
 cannot read its key.
 """
 
-import hashlib
 import hmac
 from datetime import datetime
 from enum import StrEnum
+from typing import NamedTuple
 
 from pydantic import Field
 
@@ -17,6 +17,8 @@ MAX_FAULTS = 64
 """A report carries no more; the rest follows with the next one."""
 MAX_GPUS = 32
 MAX_PROBES = 8
+MAX_RELAYED = 256
+"""Reports in one batch of a relay, which has one `RelayedReport` in each line."""
 
 
 class FaultKind(StrEnum):
@@ -49,12 +51,14 @@ class NodeFault(Value):
     at: datetime
     text: str = Field(max_length=600)
     """As the driver or the kernel told it, or what was measured."""
-    source: str = Field(pattern="^(nvml|kernel_log|host)$")
+    source: str = Field(pattern="^(nvml|kernel_log|host|dcgm|exporter)$")
     gpu: str = ""
     """PCI address `0000:43:00`, empty where it concerns no GPU."""
     xid: int | None = None
     pid: int | None = None
     """The process that the fault names."""
+    after: datetime | None = None
+    """It happened between then and `at`, where the source looks from time to time only."""
     cleared: bool = False
     """True when a state that was told before (a full disk, a stale mount, throttling) is over."""
 
@@ -72,6 +76,15 @@ class GpuState(Value):
     sm_clock_mhz: float | None = None
     throttle: tuple[str, ...] = ()
     pids: tuple[int, ...] = ()
+
+
+class GpuNow(NamedTuple):
+    """What is kept of a `GpuState`: there are a hundred thousand, and a model takes ten times as much memory."""
+
+    gpu: str
+    power_w: float | None = None
+    utilisation: float | None = None
+    sm_clock_mhz: float | None = None
 
 
 class Beat(Value):
@@ -105,6 +118,8 @@ class ProcessStack(Value):
     rank: int | None = None
     frames: tuple[str, ...] = Field(default=(), max_length=64)
     """`function (file:line)` each; empty where it could not be taken."""
+    state: str = Field(default="", max_length=20)
+    """`stopped` or `uninterruptible`, where the kernel shows it so; else empty."""
     problem: str = Field(default="", max_length=300)
 
 
@@ -126,6 +141,8 @@ class Report(Value):
     version: str = ""
     sequence: int = 0
     """Grows by one with each report of this agent's life."""
+    every: float = Field(default=5.0, gt=0, le=60)
+    """Seconds from one beat to the next: after how long its silence means something."""
     beat: Beat | None = None
     faults: tuple[NodeFault, ...] = Field(default=(), max_length=MAX_FAULTS)
     answers: tuple[ProbeAnswer, ...] = Field(default=(), max_length=MAX_PROBES)
@@ -139,6 +156,34 @@ class Receipt(Value):
     probes: tuple[ProbeRequest, ...] = Field(default=(), max_length=MAX_PROBES)
 
 
+class RelayedReport(Value):
+    """A report as it came to a relay, with the token that it came with."""
+
+    token: str = Field(pattern="^[0-9a-f]{64}$")
+    report: Report
+
+
+class RelayedAnswer(Value):
+    """What the controller would have answered to one of them."""
+
+    status: int
+    """HTTP's."""
+    receipt: Receipt | None = None
+    text: str = ""
+    """Of a refusal."""
+    retry_after: int = 0
+    """Seconds."""
+
+
+class RelayedAnswers(Value):
+    """One for each report, in their order."""
+
+    answers: tuple[RelayedAnswer, ...]
+
+
 def agent_token(key: bytes, node: str) -> str:
-    """The bearer token with which a node's agent speaks for that node and for no other."""
-    return hmac.new(key, f"relight-agent/{node}".encode(), hashlib.sha256).hexdigest()
+    """The bearer token with which a node's agent speaks for that node and for no other.
+
+    Also of slurmctld's hook and of relays, under names that no node may have.
+    """
+    return hmac.digest(key, f"relight-agent/{node}".encode(), "sha256").hex()

@@ -190,6 +190,33 @@ def with_arrival(
     return rhythm.model_copy(update=update)
 
 
+def caught_up(rhythm: Rhythm, signs: Sequence[Sign]) -> Rhythm:
+    """The rhythm after lines of which nobody knows when they came: where the job stands, and no gap learnt."""
+    steps = [sign for sign in signs if sign.step is not None]
+    update: dict[str, Any] = {}
+    if steps:
+        first, last = steps[0].step or 0, steps[-1].step or 0
+        back = rhythm.step is not None and last < rhythm.step
+        # What follows the warm-up is the job's rhythm, whoever saw the warm-up.
+        warm = max(0 if back else rhythm.arrivals, min(WARM_UP, len(steps) - 1))
+        update = {
+            "arrivals": warm,
+            "step_seconds": _step_seconds(rhythm, steps[-1].seconds, None, warm >= WARM_UP),
+            "opened": None,
+            "closed": None,
+            "step": last,
+            "total": steps[-1].total,
+            "since": first if rhythm.since is None or back else rhythm.since,
+        }
+        if len(steps) > 1 and last > first:
+            update["stride"] = max(1.0, (last - first) / (len(steps) - 1))
+    end = max((index for index, sign in enumerate(signs) if sign.step is not None), default=-1)
+    for sign in signs[end + 1 :]:
+        if sign.phase:
+            update |= {"opened": sign.phase if sign.begins else None, "closed": None if sign.begins else sign.phase}
+    return rhythm.model_copy(update=update) if update else rhythm
+
+
 def again(rhythm: Rhythm) -> Rhythm:
     """What an attempt's rhythm teaches about the job's next attempt."""
     update = {"arrivals": 0, "since": None, "step": None, "total": None, "opened": None, "closed": None}

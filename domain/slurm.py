@@ -150,6 +150,9 @@ class JobRecord(Value):
     state: JobState
     flags: frozenset[JobFlag] = frozenset()
     reason: str = ""
+    """Slurm's code for it, such as `BeginTime`; by pyslurm the words of `reason_text`, where there are any."""
+    reason_text: str = ""
+    """What Slurm adds in words (JSON's `state_description`), such as `launch failed requeued held`."""
     exit_code: int = 0
     """The batch script's exit status."""
     exit_signal: int = 0
@@ -189,6 +192,11 @@ class JobRecord(Value):
         """True while the attempt runs: RUNNING and neither completing nor still being set up."""
         hidden = {JobFlag.COMPLETING, JobFlag.CONFIGURING, JobFlag.REQUEUED, JobFlag.STAGE_OUT}
         return self.state is JobState.RUNNING and not (self.flags & hidden)
+
+    @property
+    def why(self) -> str:
+        """The reason as `scontrol show job` tells it: the words where there are any, else the code."""
+        return self.reason_text or self.reason
 
     @property
     def display_id(self) -> str:
@@ -312,6 +320,10 @@ class NodeRecord(Value):
     gres: str = ""
     boot_time: datetime | None = None
     slurmd_start_time: datetime | None = None
+    address: str = ""
+    """Where slurmd is reached (`NodeAddr`): a number or a name. Empty where Slurm does not say."""
+    port: int = 0
+    """slurmd's port; 0 where Slurm does not say."""
 
     @property
     def lost(self) -> bool:
@@ -322,6 +334,11 @@ class NodeRecord(Value):
     def draining(self) -> bool:
         """True when the node has the drain flag, whether or not work still runs there."""
         return NodeFlag.DRAIN in self.flags
+
+    @property
+    def prolog_failed(self) -> bool:
+        """True when slurmctld drained the node because a prolog failed on it."""
+        return self.draining and self.reason.lower().startswith("prolog error")
 
     @property
     def eligible(self) -> bool:

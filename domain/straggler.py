@@ -106,11 +106,11 @@ def with_steps(pace: Pace, steps: Iterable[tuple[int, float | None, float | None
 
     Work is what a step did in any unit, such as tokens; None when unknown. Lines without printed seconds tell nothing.
     """
-    walk = _Walk(**dict(pace))
+    walk = _Walk(**{**vars(pace), "block": [*pace.block], "recent": [*pace.recent]})
     for step, seconds, work in steps:
         if seconds is not None and 0 < seconds < math.inf:
             walk.take(step, math.log(seconds), math.log(work) if work is not None and 0 < work < math.inf else None)
-    return Pace(**vars(walk))
+    return Pace(**{**vars(walk), "block": tuple(walk.block), "recent": tuple(walk.recent)})
 
 
 def restarted(pace: Pace) -> Pace:
@@ -118,6 +118,11 @@ def restarted(pace: Pace) -> Pace:
     return pace.model_copy(
         update={"skip": WARM_UP, "last": None, "excess": 0.0, "since": None, "recent": (), "slowdown": None}
     )
+
+
+def skipped(pace: Pace) -> Pace:
+    """The pace when lines were left out: the next one is compared with the baseline, and with no line before it."""
+    return pace.model_copy(update={"last": None, "excess": 0.0, "since": None, "recent": ()})
 
 
 @lru_cache(maxsize=4096)
@@ -145,7 +150,7 @@ class _Walk:
     """The fields of a `Pace` while lines are taken one by one: a copy of it for each line would cost more."""
 
     base: Baseline
-    block: tuple[float, ...]
+    block: list[float]
     skip: int
     last: int | None
     stride: int
@@ -155,7 +160,7 @@ class _Walk:
     odd: float
     excess: float
     since: int | None
-    recent: tuple[tuple[float, float], ...]
+    recent: list[tuple[float, float]]
     slowdown: Slowdown | None
 
     def take(self, step: int, seconds: float, work: float | None) -> None:
@@ -179,7 +184,7 @@ class _Walk:
             if self.last - BACK * self.stride < step <= self.last:
                 return False
             if step < self.last:
-                self.skip, self.excess, self.since, self.recent = WARM_UP, 0.0, None, ()
+                self.skip, self.excess, self.since, self.recent = WARM_UP, 0.0, None, []
             else:
                 self.stride = step - self.last
         self.last = step
@@ -190,13 +195,13 @@ class _Walk:
             usual = work if self.work is None else self.work
             self.work = usual + 0.02 * (work - usual)
             self.uneven += 0.02 * (abs(work - usual) - self.uneven)
-        self.block = (*self.block, cost)
+        self.block.append(cost)
         if len(self.block) == BLOCK:
-            self.base, self.block = with_block(self.base, self.block), ()
+            self.base, self.block = with_block(self.base, self.block), []
 
     def _learn_anew(self) -> None:
-        self.base, self.block, self.work, self.uneven = Baseline(), (), None, 0.0
-        self.excess, self.since, self.recent, self.slowdown = 0.0, None, (), None
+        self.base, self.block, self.work, self.uneven = Baseline(), [], None, 0.0
+        self.excess, self.since, self.recent, self.slowdown = 0.0, None, [], None
 
     def _judge(self, step: int, residual: float, work: float | None) -> None:
         k, h = threshold(self.base.spread, self.base.wander, self.stride)
@@ -204,16 +209,17 @@ class _Walk:
         rising = clipped - k if self.slowdown is None else k - clipped
         self.excess = min(max(0.0, self.excess + rising), 2 * h)
         if self.excess == 0.0:
-            slow = sum(each > k for each, _ in self.recent) if self.slowdown is None else 0
+            slow = sum(each > k for each, _ in self.recent) if self.recent and self.slowdown is None else 0
             self.odd += 0.01 * (slow - self.odd)
-            self.since, self.recent = None, ()
+            self.since, self.recent = None, []
             return
         self.since = step if self.since is None else self.since
-        self.recent = (*self.recent, (residual, work or 0.0))[-RECENT:]
+        self.recent.append((residual, work or 0.0))
+        del self.recent[:-RECENT]
         if self.excess < h:
             return
         if self.slowdown is not None:
-            self.slowdown, self.excess, self.since, self.recent = None, 0.0, None, ()
+            self.slowdown, self.excess, self.since, self.recent = None, 0.0, None, []
         else:
             self._tell(step, work)
 
@@ -239,4 +245,4 @@ class _Walk:
             steps=step - since + self.stride,
             by_work=work is not None,
         )
-        self.excess, self.since, self.recent = 0.0, None, ()
+        self.excess, self.since, self.recent = 0.0, None, []

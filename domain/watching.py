@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from relight.domain.attempts import Attempt, AttemptKey
-from relight.domain.endings import node_evidence
+from relight.domain.endings import nodes_evidence
 from relight.domain.evidence import Detection, Interruption
 from relight.domain.slurm import ENDED, ENDED_BADLY, AccountingRow, JobFlag, JobRecord, JobState, NodeRecord
 
@@ -154,13 +154,18 @@ def lost_nodes(attempt: Attempt, nodes: Iterable[NodeRecord]) -> tuple[NodeRecor
     return tuple(node for node in nodes if node.name in mine and node.lost)
 
 
-def node_down(attempt: Attempt, node: NodeRecord, now: datetime) -> Detection:
-    """A running attempt's node that slurmctld has declared down."""
+def nodes_down(attempt: Attempt, nodes: Sequence[NodeRecord], now: datetime) -> Detection:
+    """A running attempt's nodes that slurmctld has declared down: one finding, named after the first of them."""
     return Detection(
-        id=f"{attempt.key}/node_lost/{node.name}",
+        id=node_lost_id(attempt, nodes[0].name),
         attempt=attempt.key,
         kind=Interruption.NODE_LOST,
         detected_at=now,
-        occurred_at=node.reason_time,
-        evidence=(node_evidence(node, now),),
+        occurred_at=min((node.reason_time for node in nodes if node.reason_time), default=None),
+        evidence=nodes_evidence(nodes, now),
     )
+
+
+def node_lost_id(attempt: Attempt, node: str) -> str:
+    """Id of the finding that the attempt has lost the node, whoever finds it first."""
+    return f"{attempt.key}/node_lost/{node}"

@@ -4,11 +4,13 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 4 no such cluster, node, job or ran
 """
 
 import json
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import NoReturn
 
 import click
 from pydantic import BaseModel, ValidationError
@@ -16,7 +18,8 @@ from pydantic import BaseModel, ValidationError
 from relight.config.settings import Way
 from relight.console.output import screen
 from relight.lab import bench as measures
-from relight.lab import bench_slurm, faults, packages
+from relight.lab import bench_detection_report, bench_slurm, faults, packages
+from relight.lab.bench_detection_report import Kind
 from relight.lab.cli_roots import root
 from relight.lab.cluster import Cluster, ClusterError, NodeNotFoundError
 from relight.lab.demo import DemoFailedError, run_demo
@@ -31,7 +34,7 @@ from relight.lab.temporal import TemporalError
 from relight.lab.users import current_user
 from relight.lab.ways import WAYS
 
-FAILED, USAGE, NOT_FOUND = 1, 2, 4
+FAILED, USAGE, NOT_FOUND, INTERRUPTED = 1, 2, 4, 130
 
 FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
 PROFILES = click.Choice([profile.value for profile in Profile])
@@ -199,7 +202,7 @@ def demo(fault: str, engine: str, way: str, *, leave: bool, simulated: bool) -> 
             run_demo(fault, leave=leave, engine=Engine(engine), simulate=simulated, way=Way(way))
         except KeyboardInterrupt:
             click.echo("interrupted; everything is cleaned up", err=True)
-            sys.exit(130)
+            sys.exit(INTERRUPTED)
 
 
 @lab.group()
@@ -250,6 +253,42 @@ def slurm_ways(*, ways: tuple[Way, ...], jobs: int, nodes: int, repeat: int, as_
             sys.exit(FAILED)
 
 
+def _kinds(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[Kind, ...]:
+    """Read `crash,xid`, or `none`: each once, in the order of the table."""
+    words = {word.strip() for word in value.split(",")} - {"none"}
+    if wrong := sorted(words - {*Kind}):
+        raise click.BadParameter(f"{', '.join(map(repr, wrong))}: no such kind; there are {', '.join(Kind)}, or none")
+    return tuple(kind for kind in Kind if kind in words)
+
+
+@bench.command()
+@click.option("--kinds", default=",".join(Kind), show_default=True, callback=_kinds, help="With commas; or none.")
+@click.option("--trials", type=click.IntRange(1), default=60, show_default=True, help="Of each kind.")
+@click.option("--job-hours", type=click.FloatRange(0), default=1000, show_default=True, help="Healthy ones, replayed.")
+@click.option("--cost/--no-cost", default=True, show_default=True, help="Measure what it costs, too: ten minutes.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Draws the trials.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def detection(*, kinds: tuple[Kind, ...], trials: int, job_hours: float, cost: bool, seed: int, as_json: bool) -> None:
+    """Time from each kind of fault to its detection, false alarms, and what detection costs."""
+    with _told_errors():
+        try:
+            # Only this needs what agents and their endpoint need.
+            from relight.lab import bench_detection  # noqa: PLC0415
+        except ModuleNotFoundError as error:
+            _fail(f"{error.name} is not installed: pip install 'relight[agent,http,lab]'", FAILED)
+        packages.ensure(accounting=False, production=False, say=_say_aside)
+        # Ended by SIGTERM, too, it tells what it has.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        order = bench_detection.Order(kinds=kinds, trials=trials, job_hours=job_hours, cost=cost, seed=seed)
+        result = bench_detection.measure(order, _say_aside)
+        if as_json:
+            click.echo(json.dumps(result))
+        else:
+            screen().print(bench_detection_report.report(result))
+        if result["interrupted"] or result["failed"]:
+            sys.exit(INTERRUPTED if result["interrupted"] else FAILED)
+
+
 def _say_aside(text: str) -> None:
     """Progress of long work goes to standard error, so that the output stays machine-readable."""
     click.echo(text, err=True)
@@ -284,6 +323,6 @@ def _told_errors() -> Iterator[None]:
         _fail(str(error), FAILED)
 
 
-def _fail(message: str, code: int) -> None:
+def _fail(message: str, code: int) -> NoReturn:
     click.echo(f"Error: {message}", err=True)
     sys.exit(code)

@@ -31,7 +31,7 @@ class ClusterSpec(BaseModel):
     nodes: int = Field(default=4, ge=1, le=100)
     """Nodes n1..nN, each with 16 CPUs, 64000 MB and 8 GPUs (all of it pretended)."""
 
-    defined_nodes: int = Field(default=0, ge=0, le=5000)
+    defined_nodes: int = Field(default=0, ge=0, le=10_000)
     """Further nodes d1..dN that slurm.conf defines and that nothing runs for: DOWN, in a partition `defined`."""
 
     profile: Profile = Profile.FAST

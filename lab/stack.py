@@ -15,8 +15,10 @@ from pydantic import BaseModel, ConfigDict
 
 from relight.config.settings import Way
 from relight.lab import temporal
+from relight.lab.agents import NodeAgent, start_agents
 from relight.lab.cluster import Cluster
 from relight.lab.node_wrapper import CPU_TIME_AS, install_wrapper, remove_wrapper
+from relight.lab.ports import claimed_ports
 from relight.lab.processes import MARK, Process, marked, spawn, wait_until
 from relight.lab.runtime import as_user
 from relight.lab.spec import ClusterSpec, Profile
@@ -41,13 +43,15 @@ class StackSpec(BaseModel):
     profile: Profile = Profile.FAST
     cluster_name: str = "lab"
     second_witness: bool = False
-    """In production: whether the service may run sstat as SlurmUser, which a site has to allow. Without it a hang has
-    no second witness, and a person must approve."""
+    """In production: whether the service may run sstat as SlurmUser, which a site has to allow. Without it and
+    without agents a hang has no second witness, and a person must approve."""
     way: Way = Way.COMMANDS
     """How the worker reaches Slurm. By SSH it goes through the gate, reads logs over the same connection, and needs no
     mount."""
     policy: Mapping[str, Any] = {}
     """Keys of the policy, over those of `LAB_POLICY`."""
+    agents: bool = False
+    """Whether each node has an agent, that tells the worker of its pretended GPUs and takes stacks."""
 
 
 LAB_POLICY: Mapping[str, Any] = {
@@ -68,6 +72,8 @@ class Stack:
         self.cluster = Cluster(ClusterSpec(folder=self.folder / "slurm", nodes=spec.nodes, profile=spec.profile))
         self.temporal: temporal.TemporalServer | None = None
         self.sshd: Sshd | None = None
+        self.agents: dict[str, NodeAgent] = {}
+        self._ingest_port = 0
 
     @property
     def config(self) -> Path:
@@ -95,6 +101,9 @@ class Stack:
             say(f"a real Temporal server, its web UI at {self.temporal.web_ui}")
             self.start_worker()
             say(f"Relight's controller worker, which reaches Slurm by {self.spec.way}")
+            if self.spec.agents:
+                self._start_agents()
+                say("a node agent on each node; its GPUs are pretended")
         except BaseException:
             self.stop()
             raise
@@ -124,6 +133,18 @@ class Stack:
         wait_until(ready, WORKER_TIMEOUT_S, "the controller worker to be ready")
         if not process.alive:
             raise StackError(f"the controller worker ended at once; see {self.worker_log}")
+
+    def _start_agents(self) -> None:
+        from relight.workers.ingest import open_key  # noqa: PLC0415 - only a stack with agents needs aiohttp
+
+        self.agents = start_agents(self.cluster, f"http://{self._listen()}", open_key(self.data / "ingest.key"))
+
+    def _listen(self) -> str:
+        """Where the worker listens for agents; the same after a restart."""
+        if not self._ingest_port:
+            with claimed_ports(1) as self._ingest_port:
+                pass
+        return f"127.0.0.1:{self._ingest_port}"
 
     def _command(self) -> list[str]:
         """The worker's command: in the fast profile as ourselves, in production as the service's own user."""
@@ -183,5 +204,6 @@ class Stack:
                 "cpu_time_as": list(CPU_TIME_AS) if production and self.spec.second_witness else [],
             },
             "logs": {"over_ssh": bool(ssh), "kernel": str(self.cluster.folder / "nodes/{node}/kern.log")},
+            "ingest": {"listen": self._listen() if self.spec.agents else ""},
             "policy": {**LAB_POLICY, **self.spec.policy},
         }

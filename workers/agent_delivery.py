@@ -97,10 +97,12 @@ class Delivery:
             return
         faults, answers = self._faults.first(self._batch), self.answers[:1]  # each may be large
         told = [fault.as_json() for fault in faults]
-        report = {**self._fixed, "sequence": self._sequence, "beat": beat, "faults": told, "answers": answers}
+        ours = {"sequence": self._sequence, "every": self._beat, "beat": beat}
+        report = {**self._fixed, **ours, "faults": told, "answers": answers}
         self._sequence += 1
         self._sent = Sent(now, faults, answers, self._faults.dropped)
-        self._next_beat = max(self._next_beat + self._beat, now + self._beat / 2)
+        if now >= self._next_beat:  # what is told in between does not put the beat off: questions are fetched with it
+            self._next_beat = max(self._next_beat + self._beat, now + self._beat / 2)
         self._sender.send(json.dumps(report, separators=(",", ":"), ensure_ascii=False).encode(errors="replace"))
 
     def ended(self, outcome: Outcome) -> list[Any] | None:

@@ -26,6 +26,8 @@ EACH = 5.0
 """Seconds for one process."""
 ALL = 20.0
 """Seconds for one probe."""
+_STATES = {"T": "stopped", "t": "stopped", "D": "uninterruptible"}
+"""Of proc(5): stopped by a signal or a debugger; waiting for a device or a file system that does not answer."""
 _OUTPUT = 4 << 20
 _FRAME = 200
 _PROBLEM = 300
@@ -98,7 +100,8 @@ def stacks(
         else:
             frames, problem = dump(process.pid, program, min(EACH, end - clock()))
         left -= sum(len(frame.encode()) for frame in frames)
-        found.append({"pid": process.pid, "rank": process.rank, "frames": frames, "problem": problem})
+        taken = {"pid": process.pid, "rank": process.rank, "frames": frames, "problem": problem}
+        found.append(taken | {"state": state(process.pid)})
     missing = len(chosen) - len(found)
     problem = f"{missing} processes more were not looked at" if missing > 0 else ""
     return {"stacks": found, "problem": problem if found else "no Python process of the job on this node"}
@@ -112,6 +115,16 @@ def choose(processes: list[JobProcess], gpu_pids: frozenset[int]) -> list[JobPro
     ranks = {process.pid: process.rank for process in processes}
     mains = [p for p in processes if p.rank is None or ranks.get(p.parent) != p.rank or p.pid in gpu_pids]
     return sorted(mains, key=lambda p: (p.pid not in gpu_pids, p.rank is None, p.rank or 0, p.pid))
+
+
+def state(pid: int) -> str:
+    """What a process that does not run is held by, in the kernel's words; empty where it runs or sleeps."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:  # noqa: PTH123 - plain
+            # The command's name in parentheses may hold anything: fields count from the last one.
+            return _STATES.get(file.read().rpartition(")")[2].split()[0], "")
+    except (OSError, IndexError):
+        return ""
 
 
 def dump(pid: int, program: str, timeout_s: float) -> tuple[list[str], str]:

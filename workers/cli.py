@@ -10,7 +10,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "agent": ("relight.workers.agent:agent", "Tell the controller what is wrong with this node."),
     "agent-token": (
         "relight.workers.command:agent_token",
-        "Print the token of a node's agent (or of `slurmctld`).",
+        "Print the token of a node's agent (or of `slurmctld`, or of a `relay`).",
     ),
     "approve": ("relight.console.cli:approve", "Approve the plan of an incident that waits for a person."),
     "diagnose": ("relight.attribution.command:diagnose", "Find out why a run died, from its logs alone."),
@@ -18,7 +18,9 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "incidents": ("relight.console.cli:incidents", "List incidents, newest first."),
     "lab": ("relight.lab.cli:lab", "A real Slurm cluster on this machine, to try things out."),
     "reject": ("relight.console.cli:reject", "Reject the plan of an incident that waits for a person."),
+    "relay": ("relight.workers.relay:relay", "Forward the reports of many node agents to the controller, together."),
     "show": ("relight.console.cli:show", "Tell one incident's story."),
+    "status": ("relight.console.cli:status", "Say who watches, and what each detector last saw."),
     "why": ("relight.console.cli:why", "Explain what Relight did, or did not do, about a job."),
     "worker": ("relight.workers.command:worker", "Run a worker."),
 }

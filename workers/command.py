@@ -51,9 +51,10 @@ async def _run(settings: Settings) -> None:
 @click.option("--config", type=click.Path(path_type=Path, dir_okay=False), help="Settings file (YAML).")
 @plainly
 def agent_token(node: str, config: Path | None) -> None:
-    """Print the token with which NODE's agent speaks for that node alone; of `slurmctld`, the hook's.
+    """Print the token with which NODE's agent speaks for that node alone.
 
-    Put it into a file that only the agent (or SlurmUser) can read.
+    That of `slurmctld` is the hook's; that of `relay` is for relays, and speaks for no node. Put it into a file that
+    only the agent (or SlurmUser, or the relay) can read.
     """
     from relight.domain.reports import agent_token as token_of
     from relight.workers.ingest import open_key

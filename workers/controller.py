@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -20,8 +21,10 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 from relight.activities import attributes
 from relight.activities import contracts as c
 from relight.activities.close import Close
+from relight.activities.confirm import Confirm
 from relight.activities.deliver import Deliver
 from relight.activities.follow import Follow
+from relight.activities.follow_witnesses import Witnesses
 from relight.activities.ingest import Ingest
 from relight.activities.investigate import Investigate
 from relight.activities.lease import Lease
@@ -32,12 +35,18 @@ from relight.activities.verify import Verify
 from relight.activities.watch import Watch
 from relight.activities.watch_agents import WatchAgents
 from relight.activities.watch_metrics import WatchMetrics
+from relight.clients.files import LocalFiles
 from relight.clients.kernel_logs import KernelLogFiles
 from relight.clients.ledger_sql import SqlLedger
 from relight.clients.log_files import LogFiles
+from relight.clients.log_readers import LogReaders
+from relight.clients.logs_store import naming, open_logs
+from relight.clients.metrics import open_metrics
+from relight.clients.reach import TcpReach
 from relight.clients.ways import open_access
-from relight.config.settings import ConfigError, Settings
+from relight.config.settings import ConfigError, Settings, Way
 from relight.console.context import connected
+from relight.workers import telemetry
 from relight.workers.keys import make_key
 from relight.workflows.guard_cluster import GuardCluster
 from relight.workflows.recover_job import RecoverJob
@@ -56,10 +65,12 @@ def sandbox() -> SandboxedWorkflowRunner:
     return SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default.with_passthrough_modules(*PASSED_THROUGH))
 
 
-def activities(site: Site, client: Client, task_queue: str, watch: Watch, ingest: Ingest) -> list[Callable[..., Any]]:
+def activities(
+    site: Site, client: Client, task_queue: str, *, watch: Watch, ingest: Ingest, metrics: WatchMetrics
+) -> list[Callable[..., Any]]:
     """All activities of a cluster, bound to its clients."""
-    follow, deliver = Follow(site), Deliver(site, client, task_queue)
-    investigate, restart, verify = Investigate(site), Restart(site), Verify(site)
+    follow, deliver = Follow(site, Witnesses(site, ingest)), Deliver(site, client, task_queue)
+    investigate, restart, verify = Investigate(site, ingest.sight), Restart(site), Verify(site)
     nodes, close = NodeActs(site), Close(site)
     return [
         watch.watch_jobs,
@@ -67,14 +78,15 @@ def activities(site: Site, client: Client, task_queue: str, watch: Watch, ingest
         follow.follow_logs,
         deliver.deliver,
         WatchAgents(site, ingest).watch_agents,
-        WatchMetrics(site).watch_metrics,
-        investigate.confirm,
+        metrics.watch_metrics,
+        Confirm(site, ingest.sight).confirm,
         investigate.diagnose,
         investigate.plan,
         restart.keep_outputs,
         restart.requeue,
         restart.exclude,
         restart.await_ended,
+        restart.release,
         restart.start,
         restart.cancel,
         verify.await_running,
@@ -93,14 +105,21 @@ def activities(site: Site, client: Client, task_queue: str, watch: Watch, ingest
 @contextlib.asynccontextmanager
 async def open_site(settings: Settings, ledger: SqlLedger) -> AsyncIterator[Site]:
     """The cluster's clients, as the settings say."""
-    async with open_access(settings) as access:
+    async with contextlib.AsyncExitStack() as stack:
+        access = await stack.enter_async_context(open_access(settings))
+        metrics = await stack.enter_async_context(open_metrics(settings.metrics.prometheus))
+        private = (settings.folder,)
+        files = LogFiles(private=private, files=access.files)
+        if isinstance(access.files, LocalFiles):
+            files = await stack.enter_async_context(LogReaders(private=private))
         logger.info("Slurm is reached by %s: %s", access.way, access.why)
         yield Site(
             cluster=settings.cluster,
             slurm=access.slurm,
             nodes=access.nodes,
             ledger=ledger,
-            logs=LogFiles(private=(settings.folder,), files=access.files),
+            logs=await stack.enter_async_context(open_logs(settings.logs.store, files)),
+            named=naming(settings.logs.store, settings.cluster),
             kernel_logs=KernelLogFiles(settings.logs.kernel, access.files),
             policy=settings.policy,
             clock=lambda: datetime.now(UTC),
@@ -109,6 +128,9 @@ async def open_site(settings: Settings, ledger: SqlLedger) -> AsyncIterator[Site
             catalogue=settings.logs.catalogue,
             formats=settings.logs.progress,
             approval_key=settings.approval_key,
+            metrics=metrics,
+            # Another machine's network says nothing of the nodes'.
+            reach=None if access.way is Way.SSH else TcpReach(),
         )
 
 
@@ -160,6 +182,8 @@ async def run(
     site: Callable[[Settings, SqlLedger], AbstractAsyncContextManager[Site]] = open_site,
 ) -> None:
     """Work until SIGTERM or SIGINT, with the clients that `site` makes."""
+    # By default a collection begins with each 700 new objects: a fifth of the time of reading 20,000 lines a second.
+    gc.set_threshold(20_000, 20, 20)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
@@ -169,11 +193,15 @@ async def run(
     ledger = await asyncio.to_thread(SqlLedger.open, settings.ledger_url, settings.ledger_key)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(asyncio.to_thread, ledger.close)
-        client = await connected(settings)
+        runtime = telemetry.runtime(settings.telemetry)
+        client = await connected(settings, runtime)
         await register_search_attributes(client)
         here = await stack.enter_async_context(site(settings, ledger))
+        await stack.enter_async_context(telemetry.telling(here, runtime))
         watch = Watch(here)
         ingest = Ingest(here, watch.nudge)
+        prometheus = settings.metrics.prometheus
+        metrics = WatchMetrics(here, ingest, period=prometheus.period, trusted=prometheus.trusted)
         if settings.ingest.listen:
             try:
                 # Only a site with agents or hooks needs aiohttp.
@@ -185,7 +213,7 @@ async def run(
             client,
             task_queue=settings.task_queue,
             workflows=WORKFLOWS,
-            activities=activities(here, client, settings.task_queue, watch, ingest),
+            activities=activities(here, client, settings.task_queue, watch=watch, ingest=ingest, metrics=metrics),
             workflow_runner=sandbox(),
             max_concurrent_activities=400,  # waiting for queues and progress holds a slot each
         )

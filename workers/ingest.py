@@ -1,6 +1,7 @@
 """The ingest endpoint: node agents report here, and slurmctld's hook tells that a job has ended.
 
     POST /v1/report    a `Report`, answered with a `Receipt`; the token of that very node
+    POST /v1/reports   a `RelayedReport` in each line, answered with `RelayedAnswers`; the token of `relay`
     POST /v1/epilog    `{"job_id": 7}`; the token of `slurmctld`. Makes the watcher look; nothing else follows from it
     GET  /healthz      200 while it serves
 
@@ -12,44 +13,42 @@ import asyncio
 import contextlib
 import hmac
 import json
-import logging
 import os
-import re
 import stat
-from collections.abc import AsyncIterator, Mapping
-from datetime import datetime
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from aiohttp import web
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from relight.activities.ingest import Ingest
+from relight.activities.ingest import Ingest, Told
 from relight.clients.slurm import SlurmError
-from relight.config.settings import ConfigError, IngestSettings
-from relight.domain.reports import Report, agent_token
+from relight.config.settings import IngestSettings
+from relight.domain.reports import (
+    MAX_RELAYED,
+    RelayedAnswer,
+    RelayedAnswers,
+    RelayedReport,
+    Report,
+    agent_token,
+)
+from relight.workers import endpoint
+from relight.workers.endpoint import IngestError, refused
 from relight.workers.keys import make_key
 
-if TYPE_CHECKING:
-    from ssl import SSLContext
-
-logger = logging.getLogger(__name__)
-
-MAX_BODY = 256 << 10
-READ_WITHIN = 10.0
-"""Seconds for a request's body to arrive."""
+MAX_BATCH = 1 << 20
+"""Bytes of a relay's batch."""
 REPORTS_AT_ONCE = 20
 """Reports that a node may send in a row; after these `REPORTS_A_SECOND`. A beat comes every 5 s, faults at once."""
 REPORTS_A_SECOND = 2.0
 MIN_KEY = 32
 MAX_KEY = 4096
-HOOK = "slurmctld"
-"""Whose token the hook has."""
-_TOKEN = re.compile(r"Bearer ([0-9a-f]{64})")
-
-
-class IngestError(ConfigError):
-    """The endpoint cannot be opened; the text says what to do."""
+HOOK, RELAY = "slurmctld", "relay"
+"""Whose tokens the hook and relays have. A relay's lets it send batches, and speaks for no node."""
+_NAMES = endpoint.Names("ingest.listen", "ingest.tls_cert")
+_I = TypeVar("_I")
+_O = TypeVar("_O")
 
 
 class _Bucket(NamedTuple):
@@ -74,113 +73,125 @@ class Server:
 
     def application(self) -> web.Application:
         """The routes."""
-        application = web.Application(client_max_size=MAX_BODY)
+        application = web.Application()
         application.add_routes(
             [
                 web.post("/v1/report", self.report),
+                web.post("/v1/reports", self.reports),
                 web.post("/v1/epilog", self.epilog),
-                web.get("/healthz", self.health),
+                web.get("/healthz", endpoint.health),
             ]
         )
         return application
 
-    async def health(self, _request: web.Request) -> web.Response:
-        """Say that it serves."""
-        return web.Response(text="ok\n")
-
     async def report(self, request: web.Request) -> web.Response:
         """Take an agent's report."""
-        token = _token(request)
-        body = await _body(request)
+        token = endpoint.token(request)
+        body = _object(await endpoint.body(request))
         node = body.get("node")
         if not isinstance(node, str):
-            raise _refused(web.HTTPUnprocessableEntity, "a report names its node")
-        self._check(token, node)
-        if node == HOOK or not await self._known(node):
-            raise _refused(web.HTTPForbidden, f"Slurm has no node {node[:64]!r}")
-        self._limit(node)
-        receipt = await self._ingest.report(_report(body))
-        return web.Response(text=receipt.model_dump_json(), content_type="application/json")
+            raise refused(web.HTTPUnprocessableEntity, "a report names its node")
+        await self._admit(token, node)
+        receipt = await self._ingest.report(_with_zones(_valid(Report.model_validate, body)))
+        return _json(receipt)
+
+    async def reports(self, request: web.Request) -> web.Response:
+        """Take what came to a relay: each report as if it had come here."""
+        self._check(endpoint.token(request), RELAY)
+        lines = (await endpoint.body(request, MAX_BATCH)).split(b"\n")
+        if len(lines) > MAX_RELAYED:
+            raise refused(web.HTTPUnprocessableEntity, f"more than {MAX_RELAYED} reports")
+        # One at a time, and of each only the faults stay: hundreds of reports at once cost twice as much, most of it
+        # the garbage collector's.
+        taken = [await self._taken(line) for line in lines]
+        kept = await self._ingest.kept([each for each in taken if isinstance(each, Told) and each.faults])
+        return _json(RelayedAnswers(answers=tuple(self._answered(each, kept=kept) for each in taken)))
+
+    async def _taken(self, line: bytes) -> Told | RelayedAnswer:
+        """Its faults, or why it is refused."""
+        try:
+            relayed = _valid(RelayedReport.model_validate_json, line)
+            report = _with_zones(relayed.report)
+            await self._admit(relayed.token, report.node)
+        except web.HTTPException as error:
+            after = int(error.headers.get("Retry-After", "0"))
+            return RelayedAnswer(status=error.status, text=error.text or "", retry_after=after)
+        self._ingest.hear(report)
+        return Told(report.node, report.faults, report.boot)
+
+    def _answered(self, taken: Told | RelayedAnswer, *, kept: bool) -> RelayedAnswer:
+        if isinstance(taken, RelayedAnswer):
+            return taken
+        receipt = self._ingest.receipt(taken.node, len(taken.faults) if kept else 0)
+        return RelayedAnswer(status=200, receipt=receipt)
 
     async def epilog(self, request: web.Request) -> web.Response:
         """Take the hook's word that a job has ended. It is cheap, so it is not limited: hooks come in crowds."""
-        token = _token(request)
-        job_id = (await _body(request)).get("job_id")
+        token = endpoint.token(request)
+        job_id = _object(await endpoint.body(request)).get("job_id")
         self._check(token, HOOK)
         if type(job_id) is not int or job_id <= 0:
-            raise _refused(web.HTTPUnprocessableEntity, "job_id must be a positive number")
+            raise refused(web.HTTPUnprocessableEntity, "job_id must be a positive number")
         self._ingest.job_ended(job_id)
         return web.Response(status=202, text="ok\n")
 
+    async def _admit(self, token: str, node: str) -> None:
+        """Refuse what is not that node's own word, or too much of it."""
+        self._check(token, node)
+        if node in {HOOK, RELAY} or not await self._known(node):
+            raise refused(web.HTTPForbidden, f"Slurm has no node {node[:64]!r}")
+        self._limit(node)
+
     def _check(self, token: str, name: str) -> None:
         if not hmac.compare_digest(token, agent_token(self._key, name)):
-            raise _refused(web.HTTPForbidden, f"the token is not that of {name[:64]!r}")
+            raise refused(web.HTTPForbidden, f"the token is not that of {name[:64]!r}")
 
     async def _known(self, node: str) -> bool:
         try:
             return await self._ingest.knows(node)
         except SlurmError as error:
             problem = f"Slurm's nodes are not known yet: {error}"
-            raise _refused(web.HTTPServiceUnavailable, problem, {"Retry-After": "5"}) from error
+            raise refused(web.HTTPServiceUnavailable, problem, {"Retry-After": "5"}) from error
 
     def _limit(self, node: str) -> None:
         now = asyncio.get_running_loop().time()
         old = self._buckets.get(node, _Bucket(REPORTS_AT_ONCE, now))
         left = min(REPORTS_AT_ONCE, old.left + (now - old.at) * REPORTS_A_SECOND)
         if left < 1:
-            raise _refused(web.HTTPTooManyRequests, f"{node} reports too often", {"Retry-After": "1"})
+            raise refused(web.HTTPTooManyRequests, f"{node} reports too often", {"Retry-After": "1"})
         self._buckets[node] = _Bucket(left - 1, now)
 
 
-def _token(request: web.Request) -> str:
-    found = _TOKEN.fullmatch(request.headers.get("Authorization", ""))
-    if found is None:
-        raise _refused(web.HTTPUnauthorized, "no token: Authorization: Bearer ...", {"WWW-Authenticate": "Bearer"})
-    return found[1]
+def _json(value: BaseModel) -> web.Response:
+    return web.Response(body=value.model_dump_json().encode(), content_type="application/json")
 
 
-async def _body(request: web.Request) -> dict[str, Any]:
+def _object(text: bytes) -> dict[str, Any]:
     try:
-        async with asyncio.timeout(READ_WITHIN):
-            text = await request.read()
-    except TimeoutError:
-        raise _refused(web.HTTPRequestTimeout, "the request did not arrive in time") from None
-    except web.HTTPRequestEntityTooLarge:
-        raise _refused(_TooLarge, f"more than {MAX_BODY} bytes") from None
-    try:
-        body = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError):
-        raise _refused(web.HTTPBadRequest, "not JSON") from None
-    if not isinstance(body, dict):
-        raise _refused(web.HTTPUnprocessableEntity, "not a JSON object")
-    return body
+        raise refused(web.HTTPBadRequest, "not JSON") from None
+    if not isinstance(value, dict):
+        raise refused(web.HTTPUnprocessableEntity, "not a JSON object")
+    return value
 
 
-class _TooLarge(web.HTTPClientError):
-    """aiohttp's own wants to know by how much."""
-
-    status_code = 413
-
-
-def _report(body: Mapping[str, Any]) -> Report:
+def _valid(read: Callable[[_I], _O], value: _I) -> _O:
     try:
-        report = Report.model_validate(body)
+        return read(value)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise _refused(web.HTTPUnprocessableEntity, f"{where}: {first['msg']}") from None
-    if any(at.tzinfo is None for at in _times(report)):
-        raise _refused(web.HTTPUnprocessableEntity, "a time has no zone")
+        raise refused(web.HTTPUnprocessableEntity, f"{where}: {first['msg']}") from None
+
+
+def _with_zones(report: Report) -> Report:
+    times = [report.beat.at if report.beat else None]
+    times += [at for fault in report.faults for at in (fault.at, fault.after)]
+    times += [answer.at for answer in report.answers]
+    if any(at is not None and at.tzinfo is None for at in times):
+        raise refused(web.HTTPUnprocessableEntity, "a time has no zone")
     return report
-
-
-def _times(report: Report) -> list[datetime]:
-    beat = [report.beat.at] if report.beat else []
-    return [*beat, *(fault.at for fault in report.faults), *(answer.at for answer in report.answers)]
-
-
-def _refused(kind: type[web.HTTPException], text: str, headers: Mapping[str, str] | None = None) -> web.HTTPException:
-    return kind(text=" ".join(text.split())[:300] + "\n", headers=headers)
 
 
 def open_key(path: Path) -> bytes:
@@ -214,31 +225,5 @@ async def serving(settings: IngestSettings, key_file: Path, ingest: Ingest) -> A
         yield None
         return
     server = Server(ingest, open_key(key_file))
-    # An agent keeps its connection open between two beats; access is not logged: 2,000 lines a second.
-    runner = web.AppRunner(server.application(), access_log=None, keepalive_timeout=30, handle_signals=False)
-    await runner.setup()
-    try:
-        host, port = settings.address
-        site = web.TCPSite(runner, host, port, ssl_context=_tls(settings))
-        try:
-            await site.start()
-        except OSError as error:
-            raise IngestError(f"ingest.listen {settings.listen}: {error.strerror or error}") from error
-        bound = runner.addresses[0]
-        logger.info("ingest listens on %s:%d", bound[0], bound[1])
-        yield str(bound[0]), int(bound[1])
-    finally:
-        await runner.cleanup()
-
-
-def _tls(settings: IngestSettings) -> "SSLContext | None":
-    if not settings.tls_cert:
-        return None
-    import ssl
-
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(Path(settings.tls_cert).expanduser(), Path(settings.tls_key).expanduser())
-    except (OSError, ssl.SSLError) as error:
-        raise IngestError(f"ingest.tls_cert {settings.tls_cert}: {error}") from error
-    return context
+    async with endpoint.listening(server.application(), settings, _NAMES) as bound:
+        yield bound

@@ -66,8 +66,8 @@ OPTIONS: dict[str, Options] = {
     c.DELIVER_DETECTIONS.name: _WATCHER,
     c.WATCH_AGENTS.name: _WATCHER,
     c.WATCH_METRICS.name: _WATCHER,
-    # Waits up to 60 s for Slurm to make up its mind about a lost node.
-    c.CONFIRM.name: Options(_seconds(180), _seconds(30)),
+    # Waits for Slurm to make up its mind about a lost node: SlurmdTimeout, which may be up to 65,533 s, and 60 s more.
+    c.CONFIRM.name: Options(timedelta(days=1), _seconds(30)),
     c.AWAIT_CLOSED.name: _WAIT,
     # A 5 GB log takes a while to scan. After five tries the cause counts as unknown: a job is not left dead for it.
     c.DIAGNOSE.name: Options(_seconds(300), _seconds(60), attempts=5),
@@ -79,6 +79,7 @@ OPTIONS: dict[str, Options] = {
     c.REQUEUE.name: _WRITE,
     c.CANCEL.name: _WRITE,
     c.EXCLUDE.name: _WRITE,
+    c.RELEASE.name: _WRITE,
     c.START.name: _WRITE,
     # A job may wait in the queue for weeks.
     c.AWAIT_ENDED.name: _WAIT,

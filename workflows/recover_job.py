@@ -14,9 +14,20 @@ with workflow.unsafe.imports_passed_through():
     from relight.domain.base import Value, clip
     from relight.domain.diagnosis import Action, Category, Diagnosis, Hypothesis
     from relight.domain.evidence import GOES_ON, Detection, Evidence, Trust
-    from relight.domain.incidents import Outcome, Phase, StepTime, advance, headline, incident_id, may_close
+    from relight.domain.incidents import (
+        Outcome,
+        Phase,
+        StepTime,
+        advance,
+        headline,
+        incident_id,
+        may_close,
+        overtaken,
+        overtaken_by,
+    )
     from relight.domain.plan import Decision, Mode, Plan, Restart, decision_fits
     from relight.domain.policy import Verdict
+    from relight.domain.silence import waits_for_slurm
     from relight.workflows.options import (
         LEAVE_WITHIN,
         MAX_EVIDENCE,
@@ -29,6 +40,8 @@ with workflow.unsafe.imports_passed_through():
     from relight.workflows.story import Status, summary_of, tell
 
 T = TypeVar("T")
+OVERTAKEN = "overtaken"
+"""Patch: incidents that were open before it wait on until their approval expires."""
 
 
 class Say(Value):
@@ -82,6 +95,7 @@ class RecoverJob:
         self._leaves: dict[str, c.Leave] = {}
         self._stop: tuple[Outcome, str] | None = None
         self._newer = ""
+        self._overtaken = ""
         self._refused = 0
         self._steps: list[StepTime] = []
         self._outcome: Outcome | None = None
@@ -126,8 +140,11 @@ class RecoverJob:
         crash came by signal to this very run.
         """
         others = {d.kind: d for d in self._detections[1:]}
-        first = self._detections[0].kind if self._detections else None
-        if outcome is Outcome.NOT_CONFIRMED or (first in GOES_ON and others.keys() - {first}):
+        first = self._detections[0] if self._detections else None
+        ended = first is not None and first.kind in GOES_ON and bool(others.keys() - {first.kind})
+        if first is not None and self._overtaken:
+            others.setdefault(first.kind, first)  # where the newer finding is not confirmed, this one stands as it did
+        if outcome is Outcome.NOT_CONFIRMED or ended:
             return tuple(sorted(others.values(), key=lambda d: d.kind in GOES_ON))
         return ()
 
@@ -151,9 +168,10 @@ class RecoverJob:
         await self._carry_out(detection, diagnosis, verdict)
 
     async def _confirm(self, detection: Detection) -> None:
-        confirmation = await self._unless_stopped(
-            do(c.CONFIRM, c.ConfirmInput(incident=self._ref, detection=detection), "look again before believing it"),
-        )
+        if waits := waits_for_slurm(detection):
+            self._step("waiting", waits)
+        arg = c.ConfirmInput(incident=self._ref, detection=detection)
+        confirmation = await self._unless_stopped(do(c.CONFIRM, arg, waits or "look again before believing it"))
         self._confirmation = confirmation
         self._step("confirmed" if not confirmation.outcome else "not confirmed", confirmation.reason)
         if confirmation.outcome:
@@ -175,7 +193,7 @@ class RecoverJob:
         )
 
     async def _diagnose(self, detection: Detection) -> Diagnosis:
-        self._go(Phase.DIAGNOSING)
+        self._go_on(Phase.DIAGNOSING)
         arg = c.DiagnoseInput(incident=self._ref, detection=detection, evidence=tuple(self._evidence))
         try:
             diagnosis = await self._unless_stopped(do(c.DIAGNOSE, arg, "find the cause in logs, kernel logs and Slurm"))
@@ -198,7 +216,7 @@ class RecoverJob:
         return diagnosis
 
     async def _plan(self, detection: Detection, diagnosis: Diagnosis) -> Verdict:
-        self._go(Phase.PLANNING)
+        self._go_on(Phase.PLANNING)
         arg = c.PlanInput(incident=self._ref, detection=detection, diagnosis=diagnosis)
         verdict = await self._unless_stopped(do(c.PLAN, arg, "decide by policy"))
         self._verdict = verdict
@@ -208,7 +226,7 @@ class RecoverJob:
 
     async def _approval(self, verdict: Verdict) -> None:
         """Wait for a person; nobody answering means no."""
-        self._go(Phase.WAITING)
+        self._go_on(Phase.WAITING)
         until = workflow.now() + verdict.policy.approval_expires
         if verdict.plan.requeue_until:
             until = min(until, verdict.plan.requeue_until)
@@ -283,6 +301,8 @@ class RecoverJob:
         if ended.outcome:
             raise _Ended(ended.outcome, ended.text)
         self._step("ended", ended.text)
+        if plan.release:
+            self._ended_or_step("released", await do(c.RELEASE, act, f"release Slurm's hold of job {job}"))
         self._ended_or_step("start set", await do(c.START, act, f"StartTime=now for job {job}"))
 
     async def _keep_outputs(self, act: c.ActInput) -> None:
@@ -390,8 +410,18 @@ class RecoverJob:
         if len(self._detections) >= MAX_EVIDENCE_SIGNALS and any(d.kind is detection.kind for d in self._detections):
             return
         self._detections.append(detection)
+        self._look_whether_overtaken()
         room = MAX_EVIDENCE - len(self._evidence)
         self._evidence.extend(detection.evidence[:room] if len(self._detections) > 1 else ())
+
+    def _look_whether_overtaken(self) -> None:
+        """End where a newer finding makes the plan moot. A decision that counts already is carried out all the same."""
+        by = overtaken_by(self._detections, self._phase)
+        if by is None or self._stop or self._decision or not workflow.patched(OVERTAKEN):
+            return
+        self._overtaken = overtaken(by)
+        self._stop = (Outcome.SUPERSEDED, self._overtaken)
+        self._step("overtaken", headline(by))
 
     @workflow.signal(
         description='Approve the plan: {"digest": "first 8 digits or more of the plan\'s digest", "reason": "why"}.',
@@ -428,6 +458,8 @@ class RecoverJob:
     @workflow.update(description="Decide with a signed decision (sent by `relight approve` and `relight reject`).")
     async def decide(self, signed: c.SignedDecision) -> str:
         """Take a signed decision; the answer says whether it counts, and why not."""
+        if self._overtaken:
+            return f"not counted: too late, {self._overtaken}"
         if self._phase is not Phase.WAITING or self._verdict is None or self._decision:
             return f"not counted: the incident is {self._phase}, not waiting for approval"
         check = await do(c.VERIFY_DECISION, c.VerifyDecisionInput(incident=self._ref, signed=signed), "check signature")
@@ -452,7 +484,8 @@ class RecoverJob:
         )
 
     async def _bare(self, say: Say, *, approved: bool) -> None:
-        if self._phase is not Phase.WAITING or self._verdict is None or self._decision:
+        awaited = self._phase is Phase.WAITING or self._overtaken
+        if not awaited or self._verdict is None or self._decision:
             return
         plan = self._verdict.plan
         digest = say.digest or ("" if approved else plan.digest)
@@ -463,9 +496,9 @@ class RecoverJob:
         if self._refused >= MAX_REFUSED:
             return "not counted: too many decisions that do not count"
         # Asked again after the check of a signature: time may have run out, or somebody may have been faster.
-        late = self._phase is not Phase.WAITING or self._decision is not None
+        late = self._phase is not Phase.WAITING or self._decision is not None or self._stop is not None
         weak = forged or decision_fits(decision, verdict.plan) or _too_weak(decision, verdict)
-        problem = "too late" if late else weak
+        problem = ", ".join(filter(None, ["too late", self._overtaken])) if late else weak
         counts = problem is None
         if counts:
             # Set before the ledger is written: a second decision arriving meanwhile must not overwrite it.
@@ -509,6 +542,12 @@ class RecoverJob:
         self._phase = advance(self._phase, phase)
         workflow.upsert_search_attributes([attributes.PHASE.value_set(str(phase))])
         self._show()
+
+    def _go_on(self, phase: Phase) -> None:
+        """Go on to this phase, unless what has come meanwhile makes the plan moot."""
+        self._go(phase)
+        self._look_whether_overtaken()
+        self._raise_if_stopped()
 
     def _step(self, name: str, text: str, at: datetime | None = None) -> None:
         self._steps.append(StepTime(name=name, at=at or workflow.now(), text=clip(text, 300)))

@@ -12,7 +12,9 @@ from temporalio.testing import ActivityEnvironment
 from relight.activities import contracts as c
 from relight.activities import investigate
 from relight.activities.close import Close
+from relight.activities.confirm import Confirm
 from relight.activities.follow import Follow
+from relight.activities.ingest import NodeSight
 from relight.activities.investigate import Investigate
 from relight.activities.nodes import NodeActs
 from relight.activities.restart import Restart
@@ -94,16 +96,23 @@ class World:
             approval_key=folder / "approval.key",
         )
         self.watch = Watch(self.site)
-        self.follow = Follow(self.site)
+        # However busy the machine that runs the tests is.
+        self.follow = Follow(self.site, patience=timedelta(seconds=60))
         self.restart = Restart(self.site)
         self.verify = Verify(self.site)
         self.nodes = NodeActs(self.site)
         self.close = Close(self.site)
+        self.sights: dict[str, NodeSight] = {}
 
     @cached_property
     def investigate(self) -> Investigate:
         """Built where it is needed: it compiles all signatures."""
-        return Investigate(self.site)
+        return Investigate(self.site, self.sights.get)
+
+    @property
+    def confirm(self) -> Confirm:
+        """Looks again, with what `sights` say of nodes' agents."""
+        return Confirm(self.site, self.sights.get)
 
     async def _sleep(self, seconds: float) -> None:
         self.sleeps += 1

@@ -233,7 +233,7 @@ async def test_one_unreadable_output_of_two_is_said_once(world, output, follow, 
 def quick(make_world):
     """A site that waits 30 s for a job whose rhythm it knows, and a minute otherwise."""
     minute = timedelta(minutes=1)
-    return make_world(policy=Policy(hang=HangPolicy(unlearned=minute, startup=minute)))
+    return make_world(policy=Policy(hang=HangPolicy(floor=timedelta(seconds=30), unlearned=minute, startup=minute)))
 
 
 async def rounds(world, seconds, followed, *, step=None, output=None, cpu=None):

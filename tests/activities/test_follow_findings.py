@@ -42,7 +42,7 @@ def steps(seconds=1.0, loss=0.5, more=""):
 @pytest.fixture
 def world(make_world):
     """A site that waits ten minutes for a job it does not know, as by default."""
-    return make_world(policy=Policy(hang=HangPolicy()))
+    return make_world(policy=Policy(hang=HangPolicy(floor=timedelta(seconds=30))))
 
 
 @pytest.fixture

@@ -5,7 +5,8 @@ from datetime import timedelta
 import pytest
 
 from relight.activities import contracts as c
-from relight.activities.investigate import SLURM_DECIDES_WITHIN, bounded, witness
+from relight.activities.confirm import SLURM_DECIDES_WITHIN
+from relight.activities.investigate import bounded, witness
 from relight.clients.slurm import SlurmUnavailableError
 from relight.domain.attempts import AttemptKey, LogPosition, Progress, progress_cursor
 from relight.domain.diagnosis import Action, Category, Diagnosis, Hypothesis
@@ -27,7 +28,7 @@ def confirm(world, ref, detection):
     async def call(attempt, kind=Interruption.CRASH, *, name="i1", at=None, **fields):
         found = detection(attempt, at or world.clock.now, kind, **fields)
         arg = c.ConfirmInput(incident=ref(attempt, kind, name=name), detection=found)
-        return await world.run(world.investigate.confirm, arg)
+        return await world.run(world.confirm.confirm, arg)
 
     return call
 
@@ -261,7 +262,8 @@ def test_a_diagnosis_is_small_enough_to_travel():
         evidence=evidence,
     )
     found = Diagnosis(hypotheses=(one,) * 8, unreadable=("x",) * 5000)
-    small = bounded(found, evidence * 20)
+    told = tuple(Evidence(source=Source.NVML, text=f"{number} {'x' * 500}") for number in range(300))
+    small = bounded(found, (*evidence, *told))
     assert len(small.model_dump_json()) < 64 << 10
     assert len(small.verdict.evidence) == 16
     assert Diagnosis.model_validate_json(small.model_dump_json()) == small
@@ -337,6 +339,38 @@ async def test_slurms_own_requeue_is_adopted(world, plan):
     assert (await plan(attempt, Interruption.NODE_LOST)).plan.restart is Restart.ADOPT
 
 
+async def test_a_lost_node_that_is_back_already_is_told_by_accounting(world, plan):
+    """While the plan waited for a person, say."""
+    attempt = await world.train()
+    world.slurm.lose_node("n2")
+    await world.look()
+    world.slurm.return_node("n2")
+    assert (await plan(attempt, Interruption.NODE_LOST)).plan.restart is Restart.ADOPT
+    world.slurm.fail_next("executions", SlurmUnavailableError("slurmdbd is away"))
+    assert (await plan(attempt, Interruption.NODE_LOST)).outcome is Outcome.OVERRIDDEN
+
+
+@pytest.mark.parametrize(("prolog_on", "node"), [("n2", "n2"), ("", "n1")])
+async def test_what_could_not_be_launched_is_kept_off_that_node(world, plan, diagnose, prolog_on, node):
+    """The node whose prolog failed, else the batch host; adopted, and Slurm's hold released. Nothing is drained."""
+    attempt = await world.train(partition="")
+    world.slurm.fail_launch(attempt.key.job_id, prolog_on=prolog_on)
+    await world.look()
+    found = await diagnose(attempt)
+    assert (found.verdict.signature, found.verdict.implicated.nodes) == ("SLURM_LAUNCH_FAILED", (node,))
+    made = (await plan(attempt, diagnosis=found)).plan
+    assert (made.restart, made.release, made.exclude, made.drain) == (Restart.ADOPT, True, (node,), ())
+
+
+async def test_the_missing_output_of_what_was_not_launched_blinds_nobody(world, plan, diagnose):
+    """Of a job that ran it would: then the mode is at most `approve`."""
+    ran, attempt = await world.failed(stdout=str(world.folder / "gone.out")), await world.train()
+    world.slurm.fail_launch(attempt.key.job_id)
+    await world.look()
+    assert (await plan(ran, diagnosis=await diagnose(ran))).mode is Mode.APPROVE
+    assert (await plan(attempt, diagnosis=await diagnose(attempt))).mode is Mode.AUTO
+
+
 async def test_somebody_elses_requeue_is_left_alone(world, plan):
     """No intent of ours, no lost node."""
     attempt = await world.requeued()
@@ -381,9 +415,11 @@ async def test_a_node_drained_meanwhile_is_not_drained_again(world, plan, cause)
 
 
 async def test_earlier_incidents_of_the_job_count(world, plan, ref, incident):
-    """Three fruitless restarts of the same lineage stop it; another job's, and open ones, do not count."""
+    """Three fruitless restarts of the same lineage stop it; others do not count."""
     attempt = await world.failed()
     other = await world.failed(name="other", work_dir="/other")
+    before = attempt.key.model_copy(update={"submit_time": attempt.key.submit_time - timedelta(hours=1)})
+    older = attempt.model_copy(update={"key": before})
     made = [
         incident(
             ref(whose, name=f"old{i}"),
@@ -392,7 +428,7 @@ async def test_earlier_incidents_of_the_job_count(world, plan, ref, incident):
             outcome=Outcome.RESTARTED_NO_PROGRESS,
             closed_at=world.clock.now,
         )
-        for i, whose in enumerate([attempt, attempt, other], start=1)
+        for i, whose in enumerate([older, older, other, attempt], start=1)
     ]
     await world.ledger.commit(Change(incidents=tuple(made)))
     assert (await plan(attempt)).plan.restart is Restart.REQUEUE

@@ -187,11 +187,11 @@ def _excluding(act, attempt):
 
 
 @pytest.mark.parametrize("how", ["down", "no intent"])
-@pytest.mark.parametrize("what", ["requeue", "exclude", "start", "cancel"])
+@pytest.mark.parametrize("what", ["requeue", "exclude", "start", "cancel", "release"])
 async def test_without_a_ledger_nothing_is_written(world, act, what, how):
     """Whether the database is away as a whole or only when the intent is written."""
-    begin = {"requeue": world.failed, "cancel": world.train}.get(what, world.requeued)
-    attempt = await begin()
+    begin = {"requeue": world.failed, "cancel": world.train, "release": lambda: not_launched(world)}
+    attempt = await begin.get(what, world.requeued)()
     arg = _excluding(act, attempt) if what == "exclude" else act(attempt)
     if how == "down":
         world.ledger.down = True
@@ -399,6 +399,104 @@ async def test_completing_past_all_limits_is_said_once(make_world, await_ended):
     assert ended.outcome is None
     (note,) = await world.rows(RowKind.NOTE)
     assert note.body["nodes"] == ["n2"]
+
+
+# --- release ---
+
+
+async def not_launched(world):
+    """A job that Slurm could not launch, and holds."""
+    attempt = await world.train()
+    world.slurm.fail_launch(attempt.key.job_id, prolog_on="n2")
+    await world.look()
+    world.clock.on(5)
+    return attempt
+
+
+async def test_release(world, act):
+    """Slurm's own hold is undone: meant, written once, read back, written down."""
+    attempt = await not_launched(world)
+    done = await world.run(world.restart.release, act(attempt))
+    assert (done.outcome, done.text, world.writes) == (None, "Slurm's hold is undone", ["release"])
+    assert (await intents(world), await effects(world)) == (["release"], 1)
+    assert world.record(attempt).reason == "BeginTime"
+    assert await world.run(world.restart.release, act(attempt)) == done
+    assert world.writes == ["release"]
+
+
+async def test_a_released_job_starts(world, act):
+    """The start time is set afterwards, as for every restart."""
+    attempt = await not_launched(world)
+    for step in (world.restart.release, world.restart.start):
+        assert (await world.run(step, act(attempt))).outcome is None
+    assert world.record(attempt).nodes == ("n1", "n3")
+
+
+@pytest.mark.parametrize("after", [True, False])
+async def test_a_release_whose_answer_was_lost_is_looked_for(world, act, after):
+    """It is written again only where the hold is still seen."""
+    attempt = await not_launched(world)
+    world.slurm.fail_next("release", LOST, after=after)
+    done = await world.run(world.restart.release, act(attempt))
+    assert (done.outcome, world.writes) == (None, ["release"] * (1 if after else 2))
+    assert await intents(world) == ["release"]
+
+
+async def test_a_release_that_slurm_refuses_ends(world, act):
+    """Unless somebody else was faster."""
+    attempt = await not_launched(world)
+    world.slurm.fail_next("release", RefusedError("Requested operation is presently disabled"))
+    with pytest.raises(RefusedError):
+        await world.run(world.restart.release, act(attempt))
+    world.slurm.fail_next("release", RefusedError("no"), after=True)
+    assert (await world.run(world.restart.release, act(attempt))).outcome is None
+
+
+async def test_a_release_without_effect_is_said(world, act, monkeypatch):
+    """Looked for as long as a read-back may take, then left to the next try."""
+    attempt = await not_launched(world)
+
+    async def nothing(_job_id):
+        pass
+
+    monkeypatch.setattr(world.slurm, "release", nothing)
+    with pytest.raises(ReadBackError, match="still shows"):
+        await world.run(world.restart.release, act(attempt))
+
+
+@pytest.mark.parametrize(
+    ("shown", "outcome"),
+    [
+        ({"reason_text": ""}, Outcome.OVERRIDDEN),  # a person has released it, and holds it
+        ({"reason_text": "job requeued in held state"}, Outcome.OVERRIDDEN),
+        ({"state": JobState.CANCELLED}, Outcome.OVERRIDDEN),
+        ({"restarts": 2}, Outcome.OVERRIDDEN),
+        ({"reason": "BeginTime", "reason_text": ""}, None),
+        ({"state": JobState.RUNNING, "reason": "", "reason_text": ""}, None),
+    ],
+)
+async def test_nobody_elses_hold_is_released(world, act, shown, outcome):
+    """Nor the hold of a later launch, which is another incident's; what is not held any more is in order."""
+    attempt = await not_launched(world)
+    world.change(attempt, **shown)
+    done = await world.run(world.restart.release, act(attempt))
+    assert (done.outcome, world.writes, await intents(world)) == (outcome, [], [])
+
+
+async def test_a_hold_that_cannot_be_read_is_not_released(world, act):
+    """Unknown is neither yes nor no."""
+    attempt = await not_launched(world)
+    world.change(attempt, state=JobState.UNKNOWN)
+    with pytest.raises(ReadBackError, match="not known"):
+        await world.run(world.restart.release, act(attempt))
+    assert world.writes == []
+
+
+async def test_a_forgotten_job_is_not_released(world, act):
+    """Nothing is left to release."""
+    attempt = await not_launched(world)
+    world.slurm.purge(attempt.key.job_id)
+    assert (await world.run(world.restart.release, act(attempt))).outcome is Outcome.EXPIRED
 
 
 # --- start ---

@@ -334,6 +334,19 @@ async def test_a_down_node_under_a_running_job_is_detected_once(world):
     assert len(await world.rows(RowKind.DETECTED)) == 1
 
 
+async def test_nodes_lost_at_once_are_one_detection(world):
+    """Each of them is a witness."""
+    attempt = await world.train(nodes=3)
+    for name in ("n2", "n3"):
+        node = world.slurm.node_records[name]
+        world.slurm.node_records[name] = node.model_copy(update={"state": NodeState.DOWN})
+    for _ in range(2):
+        await look_at_nodes(world)
+    (found,) = await world.ledger.undelivered()
+    assert found.id == f"{attempt.key}/node_lost/n2"
+    assert [e.node for e in found.evidence] == ["n2", "n3"]
+
+
 async def test_a_node_that_does_not_respond_yet_is_not_down(world):
     """slurmctld may still hear from it."""
     await world.train()

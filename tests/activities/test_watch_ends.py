@@ -12,7 +12,7 @@ from relight.domain.attempts import Progress, progress_cursor
 from relight.domain.endings import HUNG_UNTIL_LIMIT
 from relight.domain.evidence import Interruption
 from relight.domain.ledger import Change, RowKind
-from relight.domain.slurm import JobFlag, JobState, NodeFlag
+from relight.domain.slurm import JobFlag, JobState
 
 MINUTE = timedelta(minutes=1)
 
@@ -97,13 +97,11 @@ async def test_a_lost_node_that_is_back_already_is_told_by_accounting(world):
     assert await found(world) == [(attempt.key.job_id, Interruption.NODE_LOST)]
 
 
-async def test_a_failed_prolog_is_a_lost_node(world):
-    """Slurm drains the node, queues the job again and holds it: the incident waits with it."""
+@pytest.mark.parametrize("held", [True, False])
+async def test_a_failed_prolog_is_a_lost_node(world, held):
+    """Slurm drains the node, queues the job again and holds it, unless the site says otherwise."""
     attempt = await world.train()
-    await world.slurm.requeue(attempt.key.job_id)
-    put(world, attempt.key.job_id, reason="JobHeldUser")
-    bad = {"flags": frozenset({NodeFlag.DRAIN}), "reason": "Prolog error", "reason_time": world.clock.now}
-    world.slurm.node_records["n1"] = world.slurm.node_records["n1"].model_copy(update=bad)
+    world.slurm.fail_launch(attempt.key.job_id, prolog_on="n1", held=held)
     await world.look()
     (detection,) = await world.ledger.undelivered()
     assert detection.kind is Interruption.NODE_LOST
@@ -113,11 +111,12 @@ async def test_a_failed_prolog_is_a_lost_node(world):
 async def test_a_launch_failure_that_slurm_holds_is_a_crash(world):
     """No node is to blame by Slurm's own word."""
     attempt = await world.train()
-    await world.slurm.requeue(attempt.key.job_id)
-    put(world, attempt.key.job_id, reason="launch failed requeued held")
+    world.slurm.fail_launch(attempt.key.job_id)
     await world.look()
     assert await found(world) == [(attempt.key.job_id, Interruption.CRASH)]
     assert "launch failed" in (await world.ledger.undelivered())[0].evidence[0].text
+    (end,) = await ends(world)
+    assert end == "PENDING (launch failed), queued again by slurm"
 
 
 async def test_a_suspended_job_has_not_ended(world):

@@ -10,7 +10,7 @@ import pytest
 from temporalio.testing import ActivityEnvironment
 
 from relight.activities import contracts as c
-from relight.activities.watch import LOOKS_APART, MIN_PERIOD, SETTLING_LOOKS, Watch
+from relight.activities.watch import HASTY_LOOKS, LOOKS_APART, MIN_PERIOD, SETTLING_LOOKS, Watch
 from relight.domain.evidence import Interruption
 from relight.domain.slurm import JobState
 
@@ -164,8 +164,10 @@ async def test_not_for_ever(make_world):
     world.slurm.fail(attempt.key.job_id)
     world.change(attempt, state=JobState.UNKNOWN)
     looks = world.sleeps
-    await world.run(watch.watch_jobs, c.WatchInput(cluster="test", run_for=SETTLING_LOOKS * MIN_PERIOD + 10 * MINUTE))
-    assert world.sleeps - looks == 2 * (SETTLING_LOOKS + 10)
+    later = SETTLING_LOOKS - HASTY_LOOKS
+    settling = HASTY_LOOKS * LOOKS_APART + later * MIN_PERIOD
+    await world.run(watch.watch_jobs, c.WatchInput(cluster="test", run_for=settling + 10 * MINUTE))
+    assert world.sleeps - looks == HASTY_LOOKS + 2 * (later + 10)
 
 
 async def test_a_long_pause_is_full_of_beats(world, monkeypatch):

@@ -12,8 +12,9 @@ from relight.attribution.reading import read_log
 from relight.attribution.scanner import Scanner
 from relight.attribution.sources import Context, LogSource, PriorFailure, Seat
 from relight.domain.diagnosis import Action, Category
-from relight.domain.evidence import Interruption, Source
+from relight.domain.evidence import Evidence, Interruption, Source
 from relight.domain.slurm import JobState
+from relight.domain.stacks import ODD_RANK
 
 SEATS = {rank: Seat(node=f"n{rank // 2 + 1}", gpu=str(rank % 2)) for rank in range(8)}
 START = [f"rank {rank} -> node {seat.node} local_rank {seat.gpu} gpu {seat.gpu}" for rank, seat in SEATS.items()]
@@ -288,6 +289,45 @@ def test_hang_without_a_word(verdict_of):
     """A hang that no log explains has its own name."""
     verdict = verdict_of(*steps(1, 9), context=Context(interruption=Interruption.HANG))
     assert (verdict.signature, verdict.action) == ("HANG_NO_LOG", Action.RESTART)
+
+
+ODD = Evidence(source=Source.ACTIVITY, text="rank 5 is elsewhere", signature=ODD_RANK, rank=5, node="n3")
+
+
+def test_hang_with_an_odd_rank(verdict_of):
+    """The rank that stands elsewhere than the others is implicated, with its node, and restarted there at first."""
+    context = Context(interruption=Interruption.HANG, nodes=("n2", "n3"), seen=(ODD,))
+    verdict = verdict_of(*steps(1, 9), context=context)
+    assert verdict.signature == "HANG_NO_LOG"
+    assert (verdict.implicated.ranks, verdict.implicated.nodes) == ((5,), ("n3",))
+    assert verdict.summary.endswith("no log says why; rank 5 on node n3 stands out from the others.")
+    assert (verdict.action, verdict.drain_nodes) == (Action.RESTART, ())
+
+
+@pytest.mark.parametrize(("then", "action"), [("n3", Action.RESTART_EXCLUDING_NODE), ("n2", Action.STOP)])
+def test_a_second_hang_with_an_odd_rank(verdict_of, then, action):
+    """On the same node it is left out of the retry; at the same step on another one, it is the program."""
+    prior = PriorFailure(signature="HANG_NO_LOG", failed_step=9, nodes=(then,))
+    context = Context(interruption=Interruption.HANG, nodes=("n2", "n3"), seen=(ODD,), history=(prior,))
+    verdict = verdict_of(*steps(1, 9), context=context)
+    assert (verdict.action, verdict.drain_nodes) == (action, ())
+
+
+def test_a_node_that_is_none_of_the_jobs_is_not_implicated(verdict_of):
+    """Stacks may say anything."""
+    context = Context(interruption=Interruption.HANG, nodes=("n1", "n2"), seen=(ODD,))
+    assert not verdict_of(*steps(1, 9), context=context).implicated
+
+
+def test_a_slow_down_with_a_cause(verdict_of):
+    """What its node suffers from is the summary, and it is implicated; nothing is done to the job."""
+    told = Evidence(source=Source.NVML, text="clocks held down at 900 MHz", signature="THROTTLED", node="n2", gpu="0")
+    slow = Evidence(source=Source.PROGRESS, text="steps take 50% longer", signature="SLOWER_STEPS")
+    context = Context(interruption=Interruption.STRAGGLER, nodes=("n1", "n2"), seen=(slow, told))
+    verdict = verdict_of(*steps(1, 9), context=context)
+    assert (verdict.signature, verdict.action) == ("SLOW_NO_LOG", Action.NONE)
+    assert verdict.summary == "Training has become slower than it was: clocks held down at 900 MHz"
+    assert (verdict.implicated.nodes, verdict.implicated.gpus, verdict.drain_nodes) == (("n2",), ("0",), ())
 
 
 def test_same_failure_at_the_same_step(verdict_of):

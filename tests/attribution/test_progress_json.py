@@ -71,6 +71,12 @@ def test_phases():
     assert skipped == 0
 
 
+def test_a_rank_says_how_long_it_computes():
+    """Without its collectives, and on which node: so ranks can be compared."""
+    (mark,) = read_line('{"step": 7, "rank": 3, "node": "n2", "step_seconds": 0.5, "compute_seconds": 0.4}')
+    assert mark == StepMark(step=7, rank=3, node="n2", seconds=0.5, compute_seconds=0.4)
+
+
 @pytest.mark.parametrize("loss", ["NaN", "Infinity", "-Infinity"])
 def test_loss_that_is_no_number(loss):
     """What Python writes for nan and infinity is a loss all the same: numerics wants to know."""
@@ -97,6 +103,8 @@ def test_loss_that_is_no_number(loss):
         '{"step": 1, "step_seconds": -1}',
         '{"step": 1, "step_seconds": NaN}',
         '{"step": 1, "rank": 1.5}',
+        '{"step": 1, "node": 7}',
+        '{"step": 1, "compute_seconds": "0.5"}',
         '{"step": 1, "time": "yesterday"}',
         '{"step": 1, "time": "2026-11-30T09:31:00"}',
         '{"step": 1, "time": true}',

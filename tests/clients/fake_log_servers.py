@@ -9,6 +9,7 @@ import asyncio
 import json
 import random
 import re
+import ssl
 from bisect import bisect_left
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -20,14 +21,15 @@ from aiohttp import web
 
 Fault = Callable[[web.Request, bytes], Awaitable[web.StreamResponse]]
 _STRING = r'"(?:[^"\\\n]|\\.)*"'
-_PAIR = re.compile(rf"({_STRING}|[A-Za-z_]\w*)=({_STRING})")
+_MATCHER = re.compile(rf"({_STRING}|[A-Za-z_]\w*)(=~|=)({_STRING})")
+_EXACT = re.compile(rf"({_STRING}):(?:=({_STRING})|in\(({_STRING}(?:,{_STRING})*)\))")
 _LOGSQL = re.compile(
-    rf"(?P<selector>\{{(?:[^\"{{}}]|{_STRING})*\}}|\*)(?P<exact>(?: {_STRING}:={_STRING})*)"
+    rf"(?P<selector>\{{(?:[^\"{{}}]|{_STRING})*\}}|\*)(?P<exact>(?: {_EXACT.pattern})*)"
     r"(?: _time:>=(?P<low>\S+?Z))?(?: _time:<(?P<end>\S+?Z))?(?P<pipes>(?: \| .+)?)"
 )
 _SORT = re.compile(r"sort by \(_time( desc)?(, _stream_id, _msg)?\) offset (\d+) limit (\d+)")
-_FIELDS = "fields _time, _stream_id, _msg"
-_STATS = "stats count() as lines, sum_len(_msg) as bytes"
+_FIELDS = re.compile(rf"fields _time, _stream_id, _msg(?:, ({_STRING}))?")
+_STATS = "stats count() as lines"
 MAX_ENTRIES = 5000
 
 
@@ -84,9 +86,9 @@ class LogServer:
         kept = self._select(tenant, found["selector"], found["exact"], low, end)
         sort, _, last = found["pipes"].removeprefix(" | ").rpartition(" | ")
         if last == _STATS:
-            total = sum(len(line.text.encode()) for line in kept)
-            return json.dumps({"lines": str(len(kept)), "bytes": str(total)}).encode() + b"\n"
-        if last != _FIELDS:
+            return json.dumps({"lines": str(len(kept))}).encode() + b"\n"
+        fields = _FIELDS.fullmatch(last)
+        if not fields:
             raise web.HTTPBadRequest(text=f"unexpected pipes in [{query}]")
         if sort:
             by = _SORT.fullmatch(sort)
@@ -96,7 +98,8 @@ class LogServer:
                 kept.sort(key=lambda line: (line.stream, line.text))
             kept.sort(key=_at, reverse=bool(by[1]))
             kept = kept[int(by[3]) :][: int(by[4])]
-        return b"".join(map(_json_line, kept))
+        more = json.loads(fields[1]) if fields[1] else ""
+        return b"".join(_json_line(line, more) for line in kept)
 
     async def tail(self, request: web.Request) -> web.StreamResponse:
         query = request.query["query"]
@@ -144,7 +147,7 @@ class LogServer:
 
     async def index_stats(self, request: web.Request) -> web.StreamResponse:
         def answer(query: str, tenant: str) -> bytes:
-            kept = self._select(tenant, query, "", 0, 1 << 62)
+            kept = self._select(tenant, query, "", int(request.query["start"]), int(request.query["end"]))
             total = sum(len(line.text) for line in kept)
             return json.dumps({"streams": 1, "chunks": 1, "entries": len(kept), "bytes": total}).encode()
 
@@ -167,40 +170,49 @@ class LogServer:
         return web.Response(body=body, content_type="application/json")
 
     def _select(self, tenant: str, selector: str, exact: str, low: int, end: int) -> list[Kept]:
-        inner = "" if selector == "*" else selector[1:-1]
-        wanted = [*_pairs(inner, ","), *_pairs(exact.replace('":="', '"="').strip(), " ")]
+        wanted = [*matchers("" if selector == "*" else selector[1:-1]), *_exact(exact)]
         kept = self.kept.get(tenant, [])
         kept = kept[bisect_left(kept, low, key=_at) : bisect_left(kept, end, key=_at)]
         chosen: dict[str, bool] = {}
         for line in kept:
             if line.stream not in chosen:
-                chosen[line.stream] = all(line.labels.get(name) == value for name, value in wanted)
+                chosen[line.stream] = all(re.fullmatch(value, line.labels.get(name, "")) for name, value in wanted)
         kept = [line for line in kept if chosen[line.stream]]
         if len(kept) < 10 * MAX_ENTRIES:  # more of them would take a test's time
             self.random.shuffle(kept)
         return kept
 
 
-def _pairs(text: str, between: str) -> list[tuple[str, str]]:
+def matchers(text: str) -> list[tuple[str, str]]:
+    """A selector's labels, each with an expression for its value."""
     pairs, at = [], 0
     while at < len(text):
-        found = _PAIR.match(text, at)
+        found = _MATCHER.match(text, at)
         if not found:
             raise web.HTTPBadRequest(text=f"syntax error at {text[at:]!r}")
         name = json.loads(found[1]) if found[1].startswith('"') else found[1]
-        pairs.append((name, json.loads(found[2])))
+        value = json.loads(found[3])
+        pairs.append((name, value if found[2] == "=~" else re.escape(value)))
         at = found.end()
-        if text[at : at + 1] not in ("", between):
+        if text[at : at + 1] not in ("", ","):
             raise web.HTTPBadRequest(text=f"syntax error at {text[at:]!r}")
         at += 1
     return pairs
 
 
-def _json_line(line: Kept) -> bytes:
+def _exact(text: str) -> list[tuple[str, str]]:
+    """The same of filters by exact values."""
+    return [
+        (json.loads(name), "|".join(re.escape(value) for value in json.loads(f"[{one or several}]")))
+        for name, one, several in _EXACT.findall(text)
+    ]
+
+
+def _json_line(line: Kept, more: str = "") -> bytes:
     seconds, nanoseconds = divmod(line.at, 1_000_000_000)
     fraction = f".{nanoseconds:09d}".rstrip("0") if nanoseconds else ""
     stamp = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}{fraction}Z"
-    fields = {"_time": stamp, "_stream_id": line.stream, "_msg": line.text}
+    fields = {"_time": stamp, "_stream_id": line.stream, "_msg": line.text, more: line.labels.get(more, "")}
     return json.dumps({name: value for name, value in fields.items() if value}).encode() + b"\n"
 
 
@@ -273,7 +285,7 @@ async def reset(request: web.Request, body: bytes) -> web.StreamResponse:
 
 
 @asynccontextmanager
-async def log_server() -> AsyncIterator[LogServer]:
+async def log_server(tls: ssl.SSLContext | None = None) -> AsyncIterator[LogServer]:
     """One that listens on a port of its own."""
     server = LogServer()
     app = web.Application()
@@ -283,9 +295,9 @@ async def log_server() -> AsyncIterator[LogServer]:
     app.router.add_get("/loki/api/v1/index/stats", server.index_stats)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
     await site.start()
-    server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    server.url = f"{'https' if tls else 'http'}://127.0.0.1:{runner.addresses[0][1]}"
     try:
         yield server
     finally:

@@ -16,7 +16,7 @@ from relight.clients.ledger_sql import SqlLedger
 from relight.domain.attempts import Attempt, AttemptKey, AttemptState
 from relight.domain.evidence import Detection, Evidence, Interruption, Source
 from relight.domain.incidents import Incident, Outcome, Phase
-from relight.domain.ledger import Change, Entry, RowKind
+from relight.domain.ledger import Backlog, Change, Entry, RowKind
 from relight.domain.plan import Mode
 from relight.domain.slurm import JobFlag, JobRecord, JobState
 
@@ -144,6 +144,19 @@ async def test_rows_are_filtered_and_paged(ledger: SqlLedger):
     assert len(await ledger.rows(lineage="j", attempt="a")) == 12
 
 
+async def test_rows_since_a_time(ledger: SqlLedger):
+    """Of one kind or of all; the time itself counts."""
+    rows = [
+        entry(f"e{n}", kind=RowKind.FAULT if n % 2 else RowKind.NOTE, at=AT + timedelta(seconds=n)) for n in range(8)
+    ]
+    await ledger.commit(Change(entries=tuple(rows)))
+    since = AT + timedelta(seconds=5)
+    assert [r.id for r in await ledger.rows(kind=RowKind.FAULT, since=since)] == ["e5", "e7"]
+    assert [r.id for r in await ledger.rows(since=since, limit=2)] == ["e5", "e6"]
+    assert await ledger.rows(kind=RowKind.FAULT, since=AT + timedelta(days=1)) == ()
+    assert len(await ledger.rows(since=AT - timedelta(days=1))) == 8
+
+
 async def test_attempts_are_replaced_and_listed(ledger: SqlLedger):
     """An ended attempt leaves the running list; a job's attempts come newest first."""
     keys = [KEY.model_copy(update={"submit_time": KEY.submit_time + timedelta(hours=n)}) for n in range(3)]
@@ -166,6 +179,28 @@ async def test_outbox_keeps_order_until_delivered(ledger: SqlLedger):
     await ledger.commit(Change(detections=tuple(made)))
     assert [d.id for d in await ledger.undelivered()] == ["d1", "d0"]
     assert [d.id for d in await ledger.undelivered(limit=1)] == ["d1"]
+
+
+async def test_many_are_marked_as_delivered_at_once(ledger: SqlLedger):
+    """More than a database takes in one query; names that nobody knows do no harm, and none at all is none."""
+    found = tuple(detection(f"d{number}") for number in range(1201))
+    await ledger.commit(Change(detections=found))
+    await ledger.delivered()
+    await ledger.delivered("unknown", *(each.id for each in found[1:]))
+    assert [each.id for each in await ledger.undelivered()] == ["d0"]
+
+
+async def test_what_waits_is_counted_for_each_cluster(ledger: SqlLedger):
+    """One database may serve several clusters; the oldest finding is told by its own time."""
+    other = detection("e1").model_copy(update={"attempt": KEY.model_copy(update={"cluster": "east"})})
+    old = AT - timedelta(minutes=5)
+    opened = (incident("i1"), incident("i2"), incident("i3", outcome=Outcome.OBSERVED, closed_at=AT))
+    await ledger.commit(Change(detections=(detection("d1"), detection("d2", old), other), incidents=opened))
+    assert await ledger.backlog("c") == Backlog(open_incidents=2, undelivered=2, oldest=old)
+    assert [each.id for each in await ledger.undelivered(cluster="east")] == ["e1"]
+    await ledger.delivered("d1", "d2")
+    assert await ledger.backlog("c") == Backlog(open_incidents=2)
+    assert (await ledger.backlog("east")).undelivered == 1
 
 
 async def test_incidents_are_found_by_prefix_and_filter(ledger: SqlLedger):

@@ -7,6 +7,7 @@ import socket
 import stat
 import threading
 import time
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -15,12 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relight.clients.files import Files
 from relight.clients.log_files import LogFiles, plain, split
+from relight.clients.log_readers import LogReaders
 from relight.clients.logs import Chunk, Cursor, LogNotFoundError, Logs, LogUnreadableError
 
 logs = LogFiles()
-files: Files | None = None
 
 
 def add(path: Path, data: bytes) -> None:
@@ -28,12 +28,22 @@ def add(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-@pytest.fixture(params=["local", "sftp"])
-def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where the files are that `logs` reads: on this machine, or behind a real sshd."""
-    global files  # noqa: PLW0603
-    files = None if request.param == "local" else request.getfixturevalue("sftp")
-    monkeypatch.setitem(globals(), "logs", LogFiles(files=files))
+@pytest.fixture
+async def readers(tmp_path: Path) -> AsyncIterator[LogReaders]:
+    """Reads by processes; has a private folder."""
+    async with LogReaders(private=(tmp_path / "secret",)) as made:
+        yield made
+
+
+@pytest.fixture(params=["local", "processes", "sftp"])
+def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    """Where the files are, and who reads them: on this machine threads or processes, or threads behind a real sshd."""
+    if request.param == "processes":
+        made = request.getfixturevalue("readers")
+    else:
+        files = None if request.param == "local" else request.getfixturevalue("sftp")
+        made = LogFiles(files=files, private=(tmp_path / "secret",))
+    monkeypatch.setitem(globals(), "logs", made)
     return str(request.param)
 
 
@@ -91,7 +101,7 @@ async def test_truncation_and_replacement_begin_anew(log: Path, where: str):
 
     SFTP tells no inode: there it must differ in what was read before.
     """
-    head = b"x" if where == "local" else b"w"
+    head = b"w" if where == "sftp" else b"x"
     add(log, b"a\nb\nc\n")
     cursor = (await follow(log)).cursor
     log.write_bytes(b"x\n")
@@ -213,7 +223,7 @@ async def test_what_is_not_a_regular_file_is_unreadable(tmp_path: Path, where: s
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     with socket.socket(socket.AF_UNIX) as sock:
         sock.bind(str(tmp_path / "sock"))
-        loop = [tmp_path / "loop"] if where == "local" else []
+        loop = [] if where == "sftp" else [tmp_path / "loop"]
         for strange in (tmp_path / "fifo", tmp_path / "sock", tmp_path, Path("/dev/zero"), *loop):
             with pytest.raises(LogUnreadableError):
                 await follow(strange)
@@ -241,12 +251,11 @@ async def test_links_are_followed_but_not_into_private_folders(tmp_path: Path):
     (tmp_path / "log").write_text("fine\n")
     for name, to in (("good", "log"), ("bad", "secret/key")):
         (tmp_path / name).symlink_to(tmp_path / to)
-    guarded = LogFiles(private=(tmp_path / "secret",), files=files)
-    assert (await guarded.read_new(str(tmp_path / "good"), None)).lines == ("fine",)
+    assert (await follow(tmp_path / "good")).lines == ("fine",)
     with pytest.raises(LogUnreadableError, match="private"):
-        await guarded.read_new(str(tmp_path / "bad"), None)
+        await follow(tmp_path / "bad")
     with pytest.raises(LogUnreadableError, match="private"):
-        await guarded.keep(str(tmp_path / "bad"), str(tmp_path / "kept"))
+        await logs.keep(str(tmp_path / "bad"), str(tmp_path / "kept"))
 
 
 async def test_size(log: Path):

@@ -2,7 +2,10 @@
 """Outputs in a log store, on stand-ins for both: each line once, and a failed read is never an empty one."""
 
 import asyncio
+import re
+import ssl
 import stat
+import subprocess
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
@@ -15,10 +18,10 @@ from hypothesis import strategies as st
 
 from relight.clients.http_store import Endpoint
 from relight.clients.logs import Cursor, LogNotFoundError, Logs, LogUnreadableError
-from relight.clients.logs_http import HttpLogs, Reading
+from relight.clients.logs_http import LINE_BYTES, HttpLogs, Reading
 from relight.clients.logs_loki import Loki
-from relight.clients.logs_pages import reference
 from relight.clients.logs_victorialogs import VictoriaLogs
+from relight.domain.log_labels import reference
 
 from .fake_log_servers import Fault, LogServer, cut, garbage, hang, log_server, reset, says
 
@@ -347,6 +350,36 @@ async def test_unreachable(store: Store):
         await asyncio.to_thread(logs.open, PATH)
 
 
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1 that signs itself, and its key."""
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=logs -days 2 -addext"
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    names = ["subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)]
+    try:
+        subprocess.run([*command.split(), *names], check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("openssl is not installed")
+    return cert, key
+
+
+async def test_tls(certificate: tuple[Path, Path]):
+    """A certificate that the system does not know is trusted where the site says so, and else said in one line."""
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(*certificate)
+    async with log_server(tls) as server:
+        store = Store("loki", server)
+        store.add((0, "one"))
+        async with store.logs(ca=certificate[0]) as logs:
+            assert (await follow(logs))[0] == ["one"]
+        async with store.logs() as logs:
+            with pytest.raises(
+                LogUnreadableError, match="no TLS connection that can be trusted: self-signed"
+            ) as caught:
+                await logs.read_new(PATH, Cursor())
+        assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("status", "after", "pause"),
     [
@@ -409,15 +442,21 @@ async def test_hostile_paths_select_their_own_log(store: Store, logs: HttpLogs, 
     assert (await follow(logs, path=path))[0] == ["his"]
 
 
-@given(st.text(st.characters(exclude_categories=("Cs",)), min_size=1))
-def test_any_text_is_one_string_of_the_query(text: str):
-    """The stand-in's strict parser reads back what was put in."""
+TEXT = st.text(st.characters(exclude_categories=("Cs",)), min_size=1)
+
+
+@given(TEXT, TEXT, st.lists(TEXT, min_size=1, max_size=4))
+def test_any_text_is_one_string_of_the_query(text: str, other: str, values: list[str]):
+    """The stand-in's strict parser reads back what was put in; an expression matches its values and no others."""
     from relight.clients.logs_loki import _selector
 
-    from .fake_log_servers import _pairs
+    from .fake_log_servers import matchers
 
-    query = _selector({"a": text, "b": "2"})
-    assert _pairs(query[1:-1], ",") == [("a", text), ("b", "2")]
+    assert matchers(_selector({"a": text, "b": "2"})[1:-1]) == [("a", re.escape(text)), ("b", "2")]
+    [first, (name, expression)] = matchers(_selector({"a": text, "by": values[0]}, "by", values)[1:-1])
+    assert (first, name) == (("a", re.escape(text)), "by")
+    for value in (*values, other):
+        assert bool(re.fullmatch(expression, value)) == (value in values)
 
 
 async def test_labels_of_the_job(store: Store):
@@ -427,7 +466,7 @@ async def test_labels_of_the_job(store: Store):
     store.server.add((START, "none"), tenant=store.tenant, cluster="main")
     async with store.logs({"job_id": "{job_id}", "cluster": "main"}) as logs:
         assert (await follow(logs, path=reference(job_id="7", node='n"1')))[0] == ["mine"]
-        for path in (PATH, reference(job_id=""), reference(job="7")):
+        for path in (PATH, reference(job_id=""), reference(job_name="7")):
             with pytest.raises(LogUnreadableError, match="job_id"):
                 await logs.read_new(path, Cursor())
 
@@ -493,10 +532,14 @@ async def test_a_copy_that_fails_leaves_nothing(store: Store, logs: HttpLogs, tm
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_size(store: Store, logs: HttpLogs):
-    """Bytes of the lines, without their ends."""
-    store.add((0, "four"), (1, "sixsix"))
-    assert await logs.size(PATH) == 10
+async def test_how_far_ahead(store: Store, logs: HttpLogs):
+    """Lines since the cursor, roughly in bytes; nothing where there is nothing, and a failed count is no count."""
+    assert await logs.ahead(PATH, Cursor()) == 0
+    store.add(*((n, "x" * LINE_BYTES) for n in range(3)))
+    _, cursor = await follow(logs)
+    store.add((3, "y" * LINE_BYTES), (4, "z" * LINE_BYTES))
+    assert await logs.ahead(PATH, cursor) == 2 * LINE_BYTES
+    assert await logs.ahead(PATH, Cursor()) == await logs.size(PATH) == 5 * LINE_BYTES
     store.server.faults.append(says(200, "{}\n"))
     with pytest.raises(LogUnreadableError):
-        await logs.size(PATH)
+        await logs.ahead(PATH, cursor)

@@ -18,7 +18,8 @@ from relight.clients.logs_pages import (
 
 BOUNDS = Bounds(late=20, lines=8, size=10_000)
 ROWS = st.lists(
-    st.builds(Row, st.integers(1, 60), st.sampled_from("ab"), st.sampled_from(["x", "y", "z"])), max_size=60
+    st.builds(Row, st.integers(1, 60), st.sampled_from("ab"), st.sampled_from(["x", "y", "z"]), st.just("")),
+    max_size=60,
 )
 
 

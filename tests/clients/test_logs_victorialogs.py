@@ -14,6 +14,7 @@ from relight.clients.http_store import Endpoint
 from relight.clients.logs import Chunk, Cursor, LogUnreadableError
 from relight.clients.logs_http import Reading
 from relight.clients.logs_victorialogs import VictoriaLogs
+from relight.domain.log_labels import reference
 
 from .fake_log_servers import LogServer, log_server, says
 
@@ -66,7 +67,7 @@ async def test_fields_that_are_no_stream_fields(server: LogServer):
     server.add((START, "other"), app="train", job="70")
     for labels in ({"app": "train"}, {}):
         async with reader(server, labels=labels, fields={"job": "{job_id}"}) as logs:
-            assert (await logs.read_new("job_id=7", Cursor())).lines == ("mine",)
+            assert (await logs.read_new(reference(job_id="7"), Cursor())).lines == ("mine",)
     assert server.asked[-1].startswith('* "job":="7" _time:>=')
 
 

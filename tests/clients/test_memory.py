@@ -16,6 +16,7 @@ from relight.clients.slurm import (
     SlurmBusyError,
     SlurmUnavailableError,
 )
+from relight.domain.hands import held_by_slurm
 from relight.domain.ledger import Change, Entry, RowKind
 from relight.domain.slurm import JobFlag, JobState, NodeFlag, NodeState
 
@@ -180,6 +181,22 @@ async def test_a_held_job_does_not_start(slurm: MemorySlurm, clock: Clock):
     assert not slurm.start(waiting).running
     await slurm.release(waiting)
     assert slurm.start(waiting).running
+
+
+@pytest.mark.parametrize("held", [True, False])
+async def test_a_failed_launch(slurm: MemorySlurm, clock: Clock, held: bool):
+    """Queued again, held with Slurm's own words or not, its node drained; accounting calls it REQUEUED."""
+    job = slurm.submit()
+    slurm.start(job)
+    slurm.fail_launch(job, prolog_on="n2", held=held)
+    waits = await slurm.job(job)
+    assert (waits.state, waits.restarts) == (JobState.PENDING, 1)
+    assert (held_by_slurm(waits), waits.reason) == ((True, "JobHeldUser") if held else (False, "BeginTime"))
+    assert (await slurm.node("n2")).prolog_failed
+    assert [row.state for row in await slurm.executions(job)] == [JobState.PENDING]
+    await slurm.release(job)
+    clock.on(BEGIN_DELAY.total_seconds())
+    assert (await slurm.job(job)).nodes == ("n1", "n3")
 
 
 async def test_a_release_leaves_the_begin_time(slurm: MemorySlurm, clock: Clock):

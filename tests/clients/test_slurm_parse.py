@@ -20,6 +20,7 @@ from relight.clients.slurm_parse_text import (
     parse_facts,
     parse_version,
 )
+from relight.domain.hands import held_by_another, held_by_slurm, launch_failed
 from relight.domain.slurm import JobFlag, JobRecord, JobState, NodeFlag, NodeRecord, NodeState
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -206,6 +207,48 @@ def test_a_job_that_slurm_requeued_after_a_lost_node(version: str) -> None:
 
 
 @each_json
+@pytest.mark.parametrize("name", ["launch-failed-held", "completing-launch-failed-held"])
+def test_a_job_that_slurm_could_not_launch_and_holds(version: str, name: str) -> None:
+    """The code for the reason is that of any hold; whose it is stands in the words beside it."""
+    record = job(version, name)
+    assert (record.reason, record.why, record.restarts) == ("JobHeldUser", "launch failed requeued held", 1)
+    assert held_by_slurm(record)
+    assert not held_by_another(record)
+
+
+@each
+def test_a_failed_launch_in_accounting(version: str) -> None:
+    """REQUEUED, which is read as PENDING, with its end; 24.11 and 26.05 also give a signal."""
+    first, *_ = parse_accounting(text(version, "sacct-launch-failed-requeued.txt"), 1)
+    assert (first.state, first.nodes) == (JobState.PENDING, ("n1", "n2"))
+    assert first.start_time is not None
+    assert first.end_time is not None
+
+
+@each_json
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("requeued-and-held-by-its-owner", "job requeued in held state"), ("held-by-its-owner-after-a-release", "")],
+)
+def test_a_job_that_its_owner_holds(version: str, name: str, words: str) -> None:
+    """Also after a `requeuehold`, and after a release took the words of that away."""
+    record = job(version, name)
+    assert (record.reason, record.reason_text) == ("JobHeldUser", words)
+    assert held_by_another(record)
+    assert not held_by_slurm(record)
+
+
+@each_json
+def test_what_slurm_adds_to_a_reason(version: str) -> None:
+    """From 24.11 on it names the signal; by 22.05 it is a launch failure, which is none."""
+    record = job(version, "failed-no-such-folder")
+    known = {"22.05": ("JobLaunchFailure", "")}
+    expected = known.get(version, ("RaisedSignal", "RaisedSignal:53(Real-time signal 19)"))
+    assert (record.state, (record.reason, record.reason_text)) == (JobState.FAILED, expected)
+    assert not launch_failed(record)
+
+
+@each_json
 def test_nodes(version: str) -> None:
     """Idle, drained by us, draining with work, and lost."""
     by_name = nodes(version)
@@ -222,6 +265,17 @@ def test_nodes(version: str) -> None:
     assert NodeFlag.NOT_RESPONDING in lost.flags
     assert lost.gres == "gpu:8"
     assert lost.boot_time is not None
+
+
+@each_json
+def test_where_slurmd_is_reached(version: str) -> None:
+    """Address and port of each node, in every form; unknown where a document has none."""
+    found = nodes(version)
+    assert [found[name].address for name in sorted(found)] == ["127.0.1.1", "127.0.1.2", "127.0.1.3", "127.0.1.4"]
+    ports = [found[name].port for name in sorted(found)]
+    assert ports == list(range(ports[0], ports[0] + 4))
+    (bare,) = parse_nodes('{"nodes": [{"name": "n1", "state": ["IDLE"], "address": null, "port": {"set": false}}]}')
+    assert (bare.address, bare.port) == ("", 0)
 
 
 @each_json

@@ -1,6 +1,7 @@
 """Settings: defaults, then the site's file, then variables; and errors that say what to change."""
 
 import os
+import re
 from datetime import timedelta
 from importlib import resources
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from relight.config.settings import ConfigError, Settings, load, unknown_variables
+from relight.config.settings import ConfigError, PrometheusSettings, Settings, load, unknown_variables
 from relight.domain.plan import Mode
 from relight.domain.policy import Policy
 
@@ -42,8 +43,9 @@ def test_the_defaults_file_shows_every_setting():
     text = resources.files("relight.config").joinpath("defaults.yaml").read_text(encoding="utf-8")
     shown = yaml.safe_load(text)
     assert set(shown) == set(Settings.model_fields)
-    for section in ("temporal", "slurm", "logs", "ledger", "ingest"):
+    for section in ("temporal", "slurm", "logs", "ledger", "ingest", "telemetry"):
         assert set(shown[section]) == set(Settings.model_fields[section].annotation.model_fields)
+    assert set(shown["metrics"]["prometheus"]) == set(PrometheusSettings.model_fields)
     assert set(shown["policy"]) == set(Policy.model_fields) - {"hang"}
 
 
@@ -98,7 +100,13 @@ def test_no_dotenv_file_is_read(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ({"clutser": "x"}, ["clutser: no such key", "cluster, data, ingest, ledger, logs, policy, slurm, temporal"]),
+        (
+            {"clutser": "x"},
+            [
+                "clutser: no such key",
+                "cluster, data, ingest, ledger, logs, metrics, policy, slurm, telemetry, temporal",
+            ],
+        ),
         ({"policy": {"mod": "auto"}}, ["policy.mod: no such key", "approval_expires", "mode"]),
         ({"policy": {"hang": {"flor": "PT1S"}}}, ["policy.hang.flor: no such key", "floor"]),
         ({"slurm": {"way": "ssh"}}, ["slurm: way ssh needs ssh.host"]),
@@ -249,6 +257,19 @@ def test_ingest_needs_host_and_port(site, listen):
         load(site({"ingest": {"listen": listen}}))
 
 
+@pytest.mark.parametrize("page", ["127.0.0.1:9464", "0.0.0.0:9464", "[::]:9464", ""])
+def test_metrics_are_shown_where_the_settings_say(site, page):
+    """Nowhere, where they say nothing."""
+    assert load(site({"telemetry": {"prometheus": page}})).telemetry.prometheus == page
+
+
+@pytest.mark.parametrize("page", ["9464", "localhost:9464", ":9464", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:65536"])
+def test_metrics_need_an_ip_address_and_a_port(site, page):
+    """Names are not looked up by the SDK's exporter; a port that nobody knows is scraped by nobody."""
+    with pytest.raises(ConfigError, match=r"telemetry\.prometheus: .*an IP address and a port, for example"):
+        load(site({"telemetry": {"prometheus": page}}))
+
+
 def test_a_certificate_needs_its_key(site):
     """And the other way round."""
     with pytest.raises(ConfigError, match="belong together"):
@@ -259,3 +280,40 @@ def test_the_agents_key_stands_with_the_data(site):
     """Where nothing else is said."""
     assert load(site({"data": "/srv/relight"})).ingest_key == Path("/srv/relight/ingest.key")
     assert load(site({"ingest": {"key_file": "/etc/relight/agents.key"}})).ingest_key == Path("/etc/relight/agents.key")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"url": ""},
+        {"url": "http://127.0.0.1:9090"},
+        {"url": "https://mimir.example/prometheus/", "tenant": "east", "token_file": "~/token"},
+        {"node_label": "instance", "selector": 'cluster="east",job=~"dcgm.*"', "period": "PT15S"},
+    ],
+)
+def test_gpu_metrics_are_read_where_the_settings_say(site, value):
+    """Nowhere, where they say nothing."""
+    found = load(site({"metrics": {"prometheus": value}})).metrics.prometheus
+    assert found == PrometheusSettings(**value)
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ({"url": "prometheus:9090"}, "must be like http://"),
+        ({"url": "http://"}, "must be like http://"),
+        ({"url": "http://me:secret@prometheus:9090"}, "without user, password or query"),
+        ({"url": "http://prometheus:9090/?query=up"}, "without user, password or query"),
+        ({"node_label": "host-name"}, "metrics.prometheus.node_label"),
+        ({"selector": '{cluster="east"}'}, "without braces"),
+        ({"selector": "cluster=east"}, "label matchers such as"),
+        ({"selector": 'a="b"} or up{c="d"'}, "label matchers such as"),
+        ({"selector": 'a="b\\"'}, "label matchers such as"),
+        ({"period": "PT0.1S"}, "metrics.prometheus.period"),
+        ({"uri": "x"}, "metrics.prometheus.uri: no such key; accepted here: ca, node_label, period"),
+    ],
+)
+def test_settings_of_gpu_metrics_that_cannot_be_are_said(site, value, says):
+    """With the key, and what is accepted."""
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        load(site({"metrics": {"prometheus": value}}))

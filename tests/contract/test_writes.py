@@ -14,6 +14,7 @@ from relight.clients.slurm import (
     RefusedError,
     Slurm,
 )
+from relight.domain.hands import held, held_by_another
 from relight.domain.slurm import JobState
 from relight.lab.cluster import Cluster
 from relight.lab.users import USERS
@@ -112,6 +113,18 @@ async def test_a_hold_of_a_job_that_is_not_pending(site: Any, slurm: Slurm) -> N
     for call in (slurm.hold(job_id), slurm.release(job_id)):
         with pytest.raises(RefusedError):
             await call
+
+
+@pytest.mark.operation("job", "release")
+async def test_a_hold_of_its_owners_is_told_from_slurms(site: Any, slurm: Slurm) -> None:
+    """The code for the reason is the same; the words beside it tell that somebody asked for it."""
+    job_id = (await site.running()).job_id
+    site.cluster.run("scontrol", "requeuehold", str(job_id), user=USERS.owner)
+    job = await site.reached(job_id, JobState.PENDING)
+    assert job.why == "job requeued in held state"
+    assert held_by_another(job)
+    await slurm.release(job_id)
+    assert not held(await slurm.job(job_id))
 
 
 @pytest.mark.operation("hold", "release", "requeue", "start_now")

@@ -26,6 +26,7 @@ def judged(attempt, detection, record):
         earlier=(),
         now=None,
         ends_programs=False,
+        heard_again=False,
         **fields,
     ):
         return judge(
@@ -37,6 +38,7 @@ def judged(attempt, detection, record):
             earlier=earlier,
             now=now,
             ends_programs=ends_programs,
+            heard_again=heard_again,
         )
 
     return call
@@ -77,6 +79,18 @@ def test_a_lost_node_waits_for_slurm(judged, record):
     assert judged(Interruption.NODE_LOST, look=record(), lost=True) is None
     assert judged(Interruption.NODE_LOST, look=record(), lost=False).outcome is Outcome.NOT_CONFIRMED
     assert judged(Interruption.NODE_LOST, look=record(state=JobState.NODE_FAIL), lost=True).outcome is None
+
+
+def test_a_silent_node_waits_for_slurm(judged, record, now):
+    """Whatever Slurm thinks of the node: the attempt's end confirms, a sign of life ends the suspicion."""
+    silent = Evidence(source=Source.AGENT, text="n2 is silent: ...", signature="NODE_SILENT", node="n2")
+    given = {"kind": Interruption.NODE_LOST, "evidence": (silent,)}
+    assert judged(**given, look=record()) is None
+    assert judged(**given, look=record(), lost=True) is None
+    assert judged(**given, look=record(), heard_again=True).outcome is Outcome.NOT_CONFIRMED
+    moved = Progress(last_step=6, last_step_at=now + timedelta(seconds=6))
+    assert judged(**given, look=record(), progress=moved).outcome is Outcome.NOT_CONFIRMED
+    assert judged(**given, look=record(state=JobState.NODE_FAIL)).outcome is None
 
 
 def test_a_hang_is_confirmed_while_it_is_silent(judged, record, now):
@@ -216,6 +230,16 @@ def test_a_handled_attempt_that_no_longer_runs_is_dropped(judged, incident, now)
     """Also a later detection, when the attempt that was handled is over."""
     closed = incident(outcome=Outcome.RECOVERED, closed_at=now - timedelta(minutes=1))
     assert judged(earlier=(closed,)).outcome is Outcome.NOT_CONFIRMED
+
+
+@pytest.mark.parametrize("kind", [Interruption.CRASH, Interruption.HANG])
+def test_a_superseded_incident_of_an_attempt_that_ran_answers_nothing(judged, record, incident, now, kind):
+    """Neither the newer finding that it gave way to, nor, where that is not confirmed, its own."""
+    closed = incident(kind=Interruption.HANG, outcome=Outcome.SUPERSEDED, closed_at=now + SECOND)
+    look = record() if kind is Interruption.HANG else record(state=JobState.FAILED)
+    assert judged(kind, look=look, earlier=(closed,)).outcome is None
+    ended = incident(kind=Interruption.CRASH, outcome=Outcome.SUPERSEDED, closed_at=now + SECOND)
+    assert judged(earlier=(ended,)).outcome is Outcome.NOT_CONFIRMED
 
 
 def test_a_second_hang_of_the_same_attempt_counts(judged, record, incident, now):

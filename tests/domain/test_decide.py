@@ -4,11 +4,13 @@ from datetime import timedelta
 
 import pytest
 
+from relight.domain.detectors import Blind
 from relight.domain.diagnosis import Action, Category
 from relight.domain.evidence import Answer, Interruption
+from relight.domain.hands import Hand
 from relight.domain.incidents import Outcome
 from relight.domain.plan import Mode, Restart
-from relight.domain.policy import EXIT_DO_NOT_REQUEUE, Hand, Policy, attempts_without_progress, decide
+from relight.domain.policy import EXIT_DO_NOT_REQUEUE, Policy, attempts_without_progress, decide
 from relight.domain.slurm import JobFlag, JobState, NodeFlag, NodeState
 
 AUTO = Policy(mode=Mode.AUTO)
@@ -35,6 +37,62 @@ def test_slurms_own_requeue_is_adopted(situation, diagnosis, record):
     ended = situation().now - timedelta(days=1)
     plan = decide(situation(record=again, hand=Hand.SLURM, ended_at=ended), diagnosis(), AUTO).plan
     assert (plan.restart, plan.requeue_until) == (Restart.ADOPT, None)
+
+
+LAUNCH_FAILED = {"reason": "JobHeldUser", "reason_text": "launch failed requeued held"}
+
+
+@pytest.fixture(scope="session")
+def held(record, node, situation):
+    """Makes the situation of a job that Slurm holds after a failed prolog on so many nodes, so long ago."""
+
+    def make(nodes=1, ago=timedelta(minutes=1), **fields):
+        now = situation().now
+        broken = {"flags": {NodeFlag.DRAIN}, "reason": "Prolog error", "reason_time": now - ago}
+        names = [node(f"n{i}", **(broken if i <= nodes else {})) for i in range(1, 8)]
+        again = record(state=JobState.PENDING, restarts=1, **{**LAUNCH_FAILED, **fields.pop("shown", {})})
+        return situation(record=again, hand=Hand.SLURM, nodes=tuple(names), **fields)
+
+    return make
+
+
+def test_slurms_hold_after_a_failed_launch_is_released(held, diagnosis):
+    """Adopted, kept off the node that could not start it, and released."""
+    cause = diagnosis(action=Action.RESTART_EXCLUDING_NODE, nodes=("n1",))
+    plan = decide(held(), cause, AUTO).plan
+    assert (plan.restart, plan.release, plan.exclude) == (Restart.ADOPT, True, ("n1",))
+
+
+def test_a_job_that_slurm_does_not_hold_is_not_released(held, diagnosis):
+    """`nohold_on_prolog_fail`: it starts by itself."""
+    plan = decide(held(shown={"reason": "BeginTime", "reason_text": ""}), diagnosis(), AUTO).plan
+    assert (plan.restart, plan.release) == (Restart.ADOPT, False)
+
+
+def test_a_hold_by_another_wins(held, diagnosis):
+    """Also over a requeue of Slurm's own."""
+    verdict = decide(held(shown={"reason_text": ""}), diagnosis(), AUTO)
+    assert (verdict.outcome, verdict.plan.acts) == (Outcome.OVERRIDDEN, False)
+    assert "JobHeldUser" in verdict.plan.reason
+
+
+@pytest.mark.parametrize(
+    ("nodes", "ago", "drains", "released"),
+    [(1, 1, 0, True), (2, 1, 1, False), (2, 61, 1, True), (3, 1, 3, True), (4, 1, 3, False)],
+)
+def test_a_broken_prolog_does_not_cost_one_node_after_the_other(held, diagnosis, *, nodes, ago, drains, released):
+    """Slurm drains a node for each try: no more of them in an hour than Relight itself may drain, or one."""
+    policy = Policy(mode=Mode.AUTO, drains_per_hour=drains)
+    verdict = decide(held(nodes, timedelta(minutes=ago)), diagnosis(), policy)
+    assert verdict.plan.release is released
+    assert verdict.outcome is (None if released else Outcome.STOPPED)
+
+
+def test_a_held_job_is_released_as_often_as_it_may_be_restarted(held, diagnosis, incident):
+    """The job's own budget counts: what Slurm holds does not start by itself."""
+    spent = tuple(incident(outcome=Outcome.RESTARTED_NO_PROGRESS) for _ in range(3))
+    assert decide(held(earlier=spent[:2]), diagnosis(), AUTO).plan.release
+    assert decide(held(earlier=spent), diagnosis(), AUTO).outcome is Outcome.STOPPED
 
 
 @pytest.mark.parametrize("age", [timedelta(0), timedelta(seconds=240)])
@@ -244,3 +302,24 @@ def test_drained_and_lost_nodes_do_not_count_as_free(situation, diagnosis, node)
     nodes = (node("n1"), node("n2"), node("n3", flags={NodeFlag.DRAIN}), node("n4", NodeState.DOWN))
     suspect = diagnosis(action=Action.RESTART_EXCLUDING_NODE, nodes=("n2",))
     assert decide(situation(nodes=nodes), suspect, AUTO).plan.exclude == ()
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_what_is_not_seen_lowers_what_is_dared(situation, diagnosis, mode):
+    """Auto becomes approve, and says why; the plan and the other modes stay."""
+    blind = (Blind(detector="logs", text="watching logs is overdue since 12:03:00 UTC"),)
+    found = decide(situation(blind=blind), diagnosis(), Policy(mode=mode))
+    assert found.plan == decide(situation(), diagnosis(), Policy(mode=mode)).plan
+    assert found.mode is (Mode.APPROVE if mode is Mode.AUTO else mode)
+    assert (found.mode_reason == blind[0].text) is (mode is Mode.AUTO)
+
+
+def test_no_node_is_drained_while_nodes_are_not_seen(situation, diagnosis):
+    """Nobody would see that it is well, or somebody else's; out of the job's own retry it is kept all the same."""
+    bad = {"action": Action.RESTART_EXCLUDING_NODE, "nodes": ("n2",), "drain_nodes": ("n2",)}
+    assert decide(situation(), diagnosis(**bad), AUTO).plan.drain == ("n2",)
+    for name, drained in (("nodes", ()), ("logs", ("n2",))):
+        blind = (Blind(detector=name, text=f"watching {name} is blind"),)
+        plan = decide(situation(blind=blind), diagnosis(**bad), AUTO).plan
+        assert (plan.exclude, plan.drain) == (("n2",), drained)
+        assert ("(nothing is drained: watching nodes is blind)" in plan.reason) is (name == "nodes")

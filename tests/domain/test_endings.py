@@ -15,10 +15,9 @@ from relight.domain.endings import (
     describe,
     detection,
     how_ended,
-    launch_failed,
 )
 from relight.domain.evidence import MAX_EVIDENCE_PER_SIGNAL, Interruption, Source, Trust
-from relight.domain.policy import Hand
+from relight.domain.hands import Hand, launch_failed, whose_hand
 from relight.domain.slurm import AccountingRow, JobFlag, JobState, NodeFlag, NodeState
 
 MINUTE = timedelta(minutes=1)
@@ -155,12 +154,13 @@ def test_silence_alone_makes_no_other_end_a_hang(told, silent):
         ({"sacct": JobState.PENDING}, End.REQUEUED, None),  # `sacct` calls it REQUEUED
         ({"sacct": JobState.FAILED}, End.REQUEUED, None),
         ({"sacct": JobState.NODE_FAIL}, End.NODE_FAIL, Interruption.NODE_LOST),
-        ({"hand": Hand.SLURM}, End.NODE_FAIL, Interruption.NODE_LOST),
         ({"hand": Hand.RELIGHT, "sacct": JobState.NODE_FAIL}, End.REQUEUED, None),
         ({"sacct": JobState.PREEMPTED}, End.PREEMPTED, None),
         ({"reason": "JobHeldUser"}, End.HELD, None),
         ({"flags": {JobFlag.REQUEUE_HOLD}}, End.HELD, None),
         ({"flags": {JobFlag.SPECIAL_EXIT}, "reason": "JobHeldUser"}, End.SPECIAL_EXIT, None),
+        ({"reason": "JobHeldUser", "reason_text": "job requeued in held state"}, End.HELD, None),
+        ({"reason_text": "launch failed requeued held"}, End.LAUNCH_FAILED, Interruption.CRASH),
         ({"reason": "launch failed requeued held"}, End.LAUNCH_FAILED, Interruption.CRASH),
         ({"flags": {JobFlag.LAUNCH_FAILED}, "reason": "JobHeldAdmin"}, End.LAUNCH_FAILED, Interruption.CRASH),
         ({"flags": {JobFlag.REVOKED}}, End.REVOKED, None),
@@ -172,6 +172,24 @@ def test_each_requeue(told, now, fields, end, kind):
     found = detection(each, how_ended(each), now)
     assert how_ended(each) is end
     assert (found.kind if found else None) is kind
+
+
+def test_the_end_and_the_hand_agree(told, drained):
+    """One rule for both: what ended for a cause of Slurm's was queued again by Slurm."""
+    ends = {End.NODE_FAIL, End.PROLOG_FAILED, End.LAUNCH_FAILED}
+    launch = {"reason": "JobHeldUser", "reason_text": "launch failed requeued held"}
+    for sacct in (None, *JobState):
+        for fields in ({}, {"nodes": (drained(),)}, launch, {"reason": "JobHeldUser"}):
+            each = told(JobState.PENDING, submitted_later=True, hand=Hand.UNKNOWN, sacct=sacct, **fields)
+            hand = whose_hand(each.attempt, each.record, each.nodes, ours=False, execution=each.execution)
+            assert (hand is Hand.SLURM) is (how_ended(each) in ends), (sacct, fields)
+
+
+def test_slurms_words_for_it_are_in_the_evidence(told, now):
+    """What the code for the reason does not say: a signal by its name, or that the job is held."""
+    each = told(exit_signal=53, reason="RaisedSignal", reason_text="RaisedSignal:53(Real-time signal 19)")
+    (evidence,) = detection(each, End.FAILED, now).evidence
+    assert evidence.text.endswith("restarts 0): RaisedSignal:53(Real-time signal 19)")
 
 
 def test_a_failed_prolog_names_its_node(told, drained, now):
@@ -251,7 +269,9 @@ def test_a_mass_loss_fits_into_one_detection(attempt, record, node, now):
     names = tuple(f"n{i}" for i in range(500))
     lost = tuple(node(name, NodeState.DOWN, reason="x" * 900) for name in names)
     each = Told(attempt=attempt(nodes=names), record=record(state=JobState.NODE_FAIL), nodes=lost)
-    assert len(detection(each, End.NODE_FAIL, now).evidence) <= MAX_EVIDENCE_PER_SIGNAL
+    found = detection(each, End.NODE_FAIL, now)
+    assert len(found.evidence) <= MAX_EVIDENCE_PER_SIGNAL
+    assert found.evidence[-1].text.startswith("492 more nodes")
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,21 @@
-"""Who queued a job again, and which other job goes on with its work."""
+"""Who queued a job again, who holds it, and which other job goes on with its work."""
 
 from datetime import timedelta
 
 import pytest
 
-from relight.domain.policy import Hand, requeued, successors, whose_hand
-from relight.domain.slurm import JobFlag, JobState, NodeFlag, NodeState
+from relight.domain.hands import (
+    Cause,
+    Hand,
+    held_by_another,
+    held_by_slurm,
+    not_launched_on,
+    requeue_cause,
+    requeued,
+    whose_hand,
+)
+from relight.domain.policy import successors
+from relight.domain.slurm import AccountingRow, JobFlag, JobState, NodeFlag, NodeState
 
 
 def test_requeued_shows_in_submit_time_or_restarts(attempt, record, now):
@@ -21,30 +31,100 @@ def test_nobody_has_queued_it(attempt, record, node):
     assert whose_hand(attempt(), record(), [node("n1", NodeState.DOWN)], ours=True) is Hand.NOBODY
 
 
+LAUNCH_FAILED = {"reason": "JobHeldUser", "reason_text": "launch failed requeued held"}
+BY_A_PERSON = {"reason": "JobHeldUser", "reason_text": "job requeued in held state"}
+DOWN = {"state": NodeState.DOWN}
+DRAINED = {"flags": {NodeFlag.DRAIN}, "reason": "Prolog error"}
+
+
+@pytest.fixture(scope="session")
+def seen(attempt, record, node, now):
+    """What is seen of job 7 waiting again: its record's fields, nodes by name, and its row of accounting."""
+
+    def make(fields, nodes, sacct):
+        again = record(state=JobState.PENDING, restarts=1, **fields)
+        found = [node(name, **{"reason_time": now, **about}) for name, about in nodes.items()]
+        row = AccountingRow(job_id=7, state=sacct, submit_time=now, end_time=now) if sacct else None
+        return attempt(start_time=now, batch_host="n1"), again, found, row
+
+    return make
+
+
 @pytest.mark.parametrize(
-    ("nodes", "flags", "ours", "hand"),
+    ("fields", "nodes", "sacct", "cause"),
     [
-        ({"n1": NodeState.DOWN}, (), True, Hand.RELIGHT),
-        ({}, (), True, Hand.RELIGHT),
-        ({"n1": NodeState.DOWN}, (), False, Hand.SLURM),
-        ({"n1": NodeState.IDLE}, (), False, Hand.UNKNOWN),
-        ({"n3": NodeState.DOWN}, (), False, Hand.UNKNOWN),
-        ({}, (), False, Hand.UNKNOWN),
-        ({"n1": NodeState.DOWN}, (JobFlag.REQUEUE_HOLD,), False, Hand.UNKNOWN),
-        ({"n1": NodeState.DOWN}, (JobFlag.SPECIAL_EXIT,), False, Hand.UNKNOWN),
+        ({}, {"n1": DOWN}, None, Cause.NODE_FAIL),
+        ({}, {"n2": {"flags": {NodeFlag.NOT_RESPONDING}}}, None, Cause.NODE_FAIL),
+        ({}, {"n1": {}}, JobState.NODE_FAIL, Cause.NODE_FAIL),  # back already: accounting remembers
+        ({}, {}, JobState.NODE_FAIL, Cause.NODE_FAIL),
+        (BY_A_PERSON, {}, JobState.NODE_FAIL, Cause.NODE_FAIL),  # held since
+        ({}, {"n1": DOWN}, JobState.PREEMPTED, Cause.PREEMPTED),
+        (LAUNCH_FAILED, {"n2": DRAINED}, JobState.PENDING, Cause.PROLOG_FAILED),
+        ({"reason": "BeginTime"}, {"n2": DRAINED}, JobState.PENDING, Cause.PROLOG_FAILED),  # nohold_on_prolog_fail
+        (LAUNCH_FAILED, {"n1": {}}, JobState.PENDING, Cause.LAUNCH_FAILED),
+        ({"reason": "launch failed requeued held"}, {}, None, Cause.LAUNCH_FAILED),  # as pyslurm tells it
+        ({"flags": {JobFlag.LAUNCH_FAILED}}, {}, None, Cause.LAUNCH_FAILED),
+        ({}, {"n1": {}}, None, None),
+        ({}, {"n3": DOWN}, None, None),
+        ({}, {"n1": DOWN}, JobState.PENDING, None),  # a person's requeue, and a node was lost besides
+        (BY_A_PERSON, {"n1": DOWN}, None, None),
+        ({"flags": {JobFlag.REQUEUE_HOLD}}, {"n1": DOWN}, None, None),
+        ({"flags": {JobFlag.SPECIAL_EXIT}}, {"n1": DOWN}, None, None),
+        ({}, {"n1": {"flags": {NodeFlag.DRAIN}, "reason": "bad DIMM"}}, JobState.PENDING, None),
     ],
 )
-def test_whose_hand(attempt, record, node, *, nodes, flags, ours, hand):
-    """Ours by the ledger; Slurm's only after it lost a node of this attempt; held or otherwise: unknown."""
-    again = record(state=JobState.PENDING, restarts=1, flags=frozenset(flags))
-    found = [node(name, state) for name, state in nodes.items()]
-    assert whose_hand(attempt(), again, found, ours=ours) is hand
+def test_for_what_slurm_itself_queues_a_job_again(seen, fields, nodes, sacct, cause):
+    """Accounting, the node, or the words of the hold tell; otherwise it is not known to be Slurm's doing."""
+    old, again, found, row = seen(fields, nodes, sacct)
+    assert requeue_cause(old, again, found, row) is cause
+    own = cause not in {None, Cause.PREEMPTED}
+    assert whose_hand(old, again, found, ours=False, execution=row) is (Hand.SLURM if own else Hand.UNKNOWN)
+    assert whose_hand(old, again, found, ours=True, execution=row) is Hand.RELIGHT
 
 
-def test_a_node_that_does_not_respond_is_lost(attempt, record, node):
-    """IDLE* is lost too."""
-    gone = node("n2", flags={NodeFlag.NOT_RESPONDING})
-    assert whose_hand(attempt(), record(restarts=1), [gone], ours=False) is Hand.SLURM
+def test_a_row_that_still_shows_it_running_says_nothing(seen, record):
+    """Accounting lags behind: the lost node counts meanwhile."""
+    old, again, found, _ = seen({}, {"n1": DOWN}, None)
+    row = AccountingRow(job_id=7, state=JobState.RUNNING, submit_time=old.key.submit_time)
+    assert whose_hand(old, again, found, ours=False, execution=row) is Hand.SLURM
+
+
+@pytest.mark.parametrize(
+    ("fields", "slurms", "others"),
+    [
+        (LAUNCH_FAILED, True, False),
+        ({"reason": "launch_failed_requeued_held"}, True, False),
+        ({**LAUNCH_FAILED, "state": JobState.UNKNOWN, "flags": {JobFlag.COMPLETING}}, True, False),  # 22.05
+        (BY_A_PERSON, False, True),
+        ({"reason": "JobHeldAdmin"}, False, True),
+        ({"reason": "JobHeldUser", "reason_text": "burst_buffer/lua: stage-in failed"}, False, True),
+        ({"flags": {JobFlag.SPECIAL_EXIT}}, False, True),
+        ({"flags": {JobFlag.RESV_DEL_HOLD}}, False, True),
+        ({"reason": "BeginTime"}, False, False),
+        ({"state": JobState.FAILED, "reason": "JobLaunchFailure"}, False, False),
+        ({"state": JobState.RUNNING, "reason": "JobHeldAdmin"}, False, False),  # held once it waits again
+    ],
+)
+def test_whose_hold_it_is(record, fields, slurms, others):
+    """Slurm's own after a failed launch; every other is somebody's word."""
+    shown = record(**{"state": JobState.PENDING, **fields})
+    assert (held_by_slurm(shown), held_by_another(shown)) == (slurms, others)
+
+
+@pytest.mark.parametrize(
+    ("fields", "nodes", "names"),
+    [
+        (LAUNCH_FAILED, {"n2": DRAINED, "n3": DRAINED}, ("n2",)),
+        (LAUNCH_FAILED, {}, ("n1",)),
+        ({"reason": "BeginTime"}, {"n2": DRAINED}, ("n2",)),
+        ({"reason": "BeginTime"}, {"n2": DOWN}, ()),
+    ],
+)
+def test_where_it_could_not_be_launched(seen, record, fields, nodes, names):
+    """On the attempt's nodes whose prolog failed, else on its batch host; nowhere without a requeue."""
+    old, again, found, _ = seen(fields, nodes, None)
+    assert not_launched_on(old, again, found) == names
+    assert not_launched_on(old, record(**fields), found) == not_launched_on(old, None, found) == ()
 
 
 def goes_on(attempt, record, old=None, **fields):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relight.domain.evidence import TRUST, Evidence, Source, Trust
+from relight.domain.evidence import GOES_ON, TRUST, Evidence, Interruption, Source, Trust
 from relight.domain.incidents import (
     OUTCOMES_FROM,
     TRANSITIONS,
@@ -18,6 +18,8 @@ from relight.domain.incidents import (
     incident_id,
     may_close,
     node_reason,
+    overtaken,
+    overtaken_by,
 )
 
 
@@ -55,6 +57,36 @@ def test_only_what_the_table_says_is_allowed(current, to):
     else:
         with pytest.raises(TransitionError, match="cannot go from"):
             advance(current, to)
+
+
+PLANNED_FOR = {Phase.DIAGNOSING, Phase.PLANNING, Phase.WAITING}
+
+
+@pytest.mark.parametrize("phase", list(Phase))
+@pytest.mark.parametrize("kind", list(Interruption))
+def test_an_attempt_that_ends_makes_a_plan_for_a_running_one_moot(detection, phase, kind):
+    """Before anything is done, and not where the attempt had ended already; what goes on changes nothing."""
+    first = detection(id="first", kind=kind)
+    for end in (Interruption.CRASH, Interruption.NODE_LOST):
+        later = detection(id="later", kind=end)
+        moot = phase in PLANNED_FOR and kind in GOES_ON
+        assert overtaken_by([first, later], phase) == (later if moot else None)
+        assert overtaken(later).endswith("see the attempt's next incident")
+    for other in GOES_ON - {Interruption.GPU_FAULT}:
+        assert overtaken_by([first, detection(id="later", kind=other)], phase) is None
+    assert overtaken_by([first], phase) is None
+    assert overtaken_by([], phase) is None
+
+
+def test_a_fault_counts_against_a_plan_that_waits(detection):
+    """While the cause is still looked for it is evidence; the attempt's end goes before it."""
+    hang, fault, crash = (
+        detection(id=kind, kind=kind) for kind in (Interruption.HANG, Interruption.GPU_FAULT, Interruption.CRASH)
+    )
+    assert overtaken_by([hang, fault], Phase.WAITING) == fault
+    assert overtaken_by([hang, fault], Phase.DIAGNOSING) is None
+    assert overtaken_by([fault, fault], Phase.WAITING) is None
+    assert overtaken_by([hang, fault, crash], Phase.WAITING) == crash
 
 
 @pytest.mark.parametrize("outcome", [Outcome.RECOVERED, Outcome.ADOPTED])
@@ -102,7 +134,8 @@ def test_headlines_are_short(detection):
 def test_everything_a_user_can_write_is_job_evidence():
     """Every source has its trust, and only what the platform itself says is platform evidence."""
     assert set(TRUST) == set(Source)
-    platform = {Source.KERNEL_LOG, Source.SLURMCTLD, Source.ACCOUNTING, Source.NVML}
+    platform = {Source.KERNEL_LOG, Source.SLURMCTLD, Source.ACCOUNTING, Source.NVML, Source.DCGM}
+    platform |= {Source.AGENT, Source.SLURMD}
     assert {source for source in Source if TRUST[source] is Trust.PLATFORM} == platform
     assert Evidence(source=Source.JOB_LOG, text="Xid 79").trust is Trust.JOB
 

@@ -1,13 +1,15 @@
 """Ranks that stand out are told by what they do without the others."""
 
 import math
+from datetime import UTC, datetime
 from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relight.domain.laggards import PEERS, STEPS, Peers, with_times
+from relight.domain.evidence import Source
+from relight.domain.laggards import PEERS, SLOW_RANK, STEPS, Peers, Ranks, RankTime, with_times
 
 
 def run(slow, *, ranks=16, steps=40, noise=0.03, seed=1, peers=None):
@@ -84,3 +86,43 @@ def test_times_that_are_none_are_left_out():
     for _ in range(50):
         peers = with_times(peers, times)
     assert (peers.laggards, peers.lags) == ((), {})
+
+
+# --- lines of ranks ---
+
+NOW = datetime(2026, 11, 30, 9, 0, tzinfo=UTC)
+
+
+def lines(steps, *, slow=(), nodes=None, order=None):
+    """A line for each rank and step; those of `slow` compute half as long again."""
+    told = [
+        RankTime(step, rank, 1.5 if rank in slow else 1.0, nodes and nodes[rank]) for step in steps for rank in range(8)
+    ]
+    return sorted(told, key=order) if order else told
+
+
+@pytest.mark.parametrize("order", [None, lambda t: (t.step + (t.rank == 5), t.rank), lambda t: (t.step, -t.rank)])
+def test_lines_of_ranks_come_in_any_order(order):
+    """A slow rank's line comes a step late: it is named all the same, with the node it says."""
+    nodes = [f"n{rank // 4 + 1}" for rank in range(8)]
+    ranks = Ranks()
+    for line in lines(range(30), slow=(5,), nodes=nodes, order=order):
+        ranks = ranks.with_times([line])
+    (found,) = ranks.evidence(NOW)
+    assert (found.source, found.signature, found.rank, found.node) == (Source.PROGRESS, SLOW_RANK, 5, "n2")
+    assert found.text.startswith("rank 5 computes 5")
+    assert "% longer than its peers, for 2" in found.text
+
+
+def test_after_a_return_to_a_checkpoint_ranks_are_compared_again():
+    """And no step is compared twice: a line that comes too late counts for nothing."""
+    ranks = Ranks().with_times(lines(range(100, 120)))
+    assert ranks.with_times(lines([110], slow=(5,))) == ranks
+    assert [each.rank for each in ranks.with_times(lines(range(40, 70), slow=(5,))).evidence(NOW)] == [5]
+
+
+def test_equal_ranks_tell_nothing_and_memory_is_bounded():
+    """No more steps are open than ranks can be apart."""
+    ranks = Ranks().with_times(lines(range(1000)))
+    assert ranks.evidence(NOW) == ()
+    assert len(ranks.steps) == 2

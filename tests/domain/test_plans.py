@@ -33,6 +33,7 @@ def test_the_digest_is_of_the_actions(plan, attempt, now):
     others = [
         plan(),
         plan(restart=Restart.ADOPT),
+        plan(restart=Restart.ADOPT, release=True),
         plan(restart=Restart.NONE),
         plan(cancel=True),
         plan(exclude=()),
@@ -51,6 +52,11 @@ def test_the_digest_is_not_of_the_wording(plan, now):
     assert len(plan().digest) == 64
 
 
+def test_the_digest_of_a_plan_without_a_release_is_as_it_ever_was(plan):
+    """Approvals that were signed before there was a release still count, and histories replay."""
+    assert plan().digest.startswith("4248aa66b69354d4")
+
+
 def test_plans_that_act(plan):
     """A restart, a cancel or a drain is an action; exclusions alone are none."""
     idle = {"restart": Restart.NONE, "exclude": (), "drain": ()}
@@ -65,6 +71,8 @@ def test_plans_describe_themselves(plan):
     """The actions in the order in which they are read."""
     assert plan().describe() == "requeue job 7 excluding n2; drain n2"
     assert plan(restart=Restart.ADOPT, drain=()).describe() == "adopt Slurm's own requeue of job 7 excluding n2"
+    held = plan(restart=Restart.ADOPT, release=True, drain=())
+    assert held.describe() == "adopt Slurm's own requeue of job 7 excluding n2 and release it"
     assert plan(restart=Restart.NONE, cancel=True, drain=()).describe() == "cancel job 7"
     assert plan(restart=Restart.NONE, drain=()).describe() == "leave job 7 as it is"
 

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from relight.domain.diagnosis import Action, Category, Diagnosis, Hypothesis, Implicated
 from relight.domain.evidence import Answer, Interruption
+from relight.domain.hands import Hand, held_by_another, held_by_slurm
 from relight.domain.incidents import Outcome
 from relight.domain.plan import Mode, Plan, Restart, lowest
-from relight.domain.policy import Hand, Policy, Verdict, decide, exclusions
+from relight.domain.policy import Policy, Verdict, decide, exclusions
 from relight.domain.slurm import JobFlag, JobState, NodeFlag, NodeRecord, NodeState, SlurmFacts
 from relight.domain.wishes import job_mode
 
@@ -68,6 +69,8 @@ def situations(draw, attempt, record, incident, situation):
         nodes=mine,
         state=draw(st.sampled_from(list(JobState))),
         flags=draw(st.frozensets(st.sampled_from(list(JobFlag)), max_size=2)),
+        reason=draw(st.sampled_from(["", "BeginTime", "JobHeldUser", "JobHeldAdmin"])),
+        reason_text=draw(st.sampled_from(["", "launch failed requeued held", "job requeued in held state"])),
         exit_code=draw(st.sampled_from([0, 1, 93])),
         requeue=draw(st.booleans()),
         restarts=draw(st.integers(0, 1)),
@@ -131,8 +134,11 @@ def test_nothing_that_others_own_is_restarted_or_cancelled(any_situation, data, 
         assert (record.submit_time, record.restarts) == (situation.attempt.key.submit_time, 0)
         assert plan.restart is Restart.NONE
     if plan.restart is Restart.NONE:
+        assert not plan.release
         return
     assert record is not None
+    assert not held_by_another(record)
+    assert plan.release is (held_by_slurm(record) and situation.hand is Hand.SLURM)
     assert not situation.successors
     assert record.exit_code != 93
     assert situation.hand is not Hand.UNKNOWN

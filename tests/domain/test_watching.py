@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from relight.domain.evidence import MAX_EVIDENCE_PER_SIGNAL
 from relight.domain.slurm import AccountingRow, JobFlag, JobState, NodeState
 from relight.domain.watching import (
     Ended,
@@ -15,7 +16,7 @@ from relight.domain.watching import (
     lost_nodes,
     missed,
     newest,
-    node_down,
+    nodes_down,
     over,
 )
 
@@ -171,7 +172,21 @@ def test_a_down_node_has_one_detection(attempt, node, now):
     """The same node found down again makes the same id, dated by Slurm's own note."""
     old = attempt()
     down = node("n2", NodeState.DOWN, reason="Not responding", reason_time=now - timedelta(seconds=9))
-    first, second = node_down(old, down, now), node_down(old, down, now + timedelta(seconds=2))
+    first, second = (nodes_down(old, [down], at) for at in (now, now + timedelta(seconds=2)))
     assert first.id == second.id == f"{old.key}/node_lost/n2"
     assert first.occurred_at == now - timedelta(seconds=9)
     assert first.evidence[0].node == "n2"
+
+
+def test_nodes_lost_at_once_are_one_detection(attempt, node, now):
+    """Named after the first, dated by the earliest, each node a witness; more of them than fit are told in one line."""
+    names = tuple(f"n{i}" for i in range(500))
+    old = attempt(nodes=names)
+    dated = {"n1": timedelta(seconds=9), "n0": timedelta(seconds=3)}
+    down = [node(n, NodeState.DOWN, reason_time=now - dated[n] if n in dated else None) for n in names]
+    two, many = nodes_down(old, down[:2], now), nodes_down(old, down, now)
+    assert two.id == many.id == f"{old.key}/node_lost/n0"
+    assert two.occurred_at == now - timedelta(seconds=9)
+    assert [e.node for e in two.evidence] == ["n0", "n1"]
+    assert len(many.evidence) <= MAX_EVIDENCE_PER_SIGNAL
+    assert many.evidence[-1].text.startswith("492 more nodes with them: n8, n9")

@@ -37,7 +37,12 @@ NewStack = Callable[..., AbstractContextManager[Stack]]
 
 @contextmanager
 def _new_stack(
-    nodes: int = 4, profile: Profile = Profile.PRODUCTION, way: Way = Way.COMMANDS, **policy: Any
+    nodes: int = 4,
+    profile: Profile = Profile.PRODUCTION,
+    way: Way = Way.COMMANDS,
+    *,
+    agents: bool = False,
+    **policy: Any,
 ) -> Iterator[Stack]:
     production, ssh = profile is Profile.PRODUCTION, way is Way.SSH
     if os.geteuid() != 0 or packages.missing(accounting=production, production=production, ssh=ssh):
@@ -45,7 +50,7 @@ def _new_stack(
     # Not pytest's own folder: other users must reach it, and its path must be short.
     folder = Path(tempfile.mkdtemp(prefix="relight-sys-", dir="/tmp"))
     folder.chmod(0o755)
-    stack = Stack(StackSpec(folder=folder, nodes=nodes, profile=profile, way=way, policy=policy))
+    stack = Stack(StackSpec(folder=folder, nodes=nodes, profile=profile, way=way, agents=agents, policy=policy))
     try:
         stack.start()
         yield stack
@@ -56,7 +61,7 @@ def _new_stack(
 
 @pytest.fixture(scope="session")
 def new_stack() -> NewStack:
-    """Starts a stack; its arguments are the number of nodes, the profile, the way, and keys of the policy."""
+    """Starts a stack; its arguments are the number of nodes, the profile, the way, agents, and keys of the policy."""
     return _new_stack
 
 

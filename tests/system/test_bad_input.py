@@ -12,6 +12,7 @@ import yaml
 from relight.domain.diagnosis import Category
 from relight.domain.incidents import Incident, Outcome
 from relight.domain.ledger import RowKind
+from relight.domain.plan import Mode
 from relight.lab import faults
 from relight.lab.stack import Stack
 
@@ -72,6 +73,10 @@ def test_nonsense_in_the_output_neither_harms_nor_blames(lab: Lab) -> None:
     lab.until_step(noisy, (lab.view.step(noisy) or 0) + 10)
     lab.inject(noisy, faults.crash(rank=0))
     check_recovered(lab, noisy, lab.outcome(noisy))
+    # What an output that cannot be read would have said of the cause is not known: a person is asked.
+    asked = lab.waiting(endless)
+    assert asked.mode is Mode.APPROVE
+    lab.signal(asked, "reject", reason="seen")
     for job in (empty, endless):
         incident = lab.outcome(job)
         assert incident.diagnosis

@@ -4,6 +4,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,9 @@ def cluster() -> Iterator[Cluster]:
     folder.chmod(0o755)
     cluster = Cluster(ClusterSpec(folder=folder, nodes=4, profile=Profile.PRODUCTION, epilog_s=1))
     try:
-        cluster.start()
+        # 22.05's slurmstepd dumps its core where it was started from when it finds no room for its job (seen).
+        with chdir(folder):
+            cluster.start()
         prolog = folder / "etc/prolog.sh"
         prolog.write_text(PROLOG.replace("{folder}", str(folder)))
         prolog.chmod(0o755)
@@ -152,7 +155,8 @@ async def test_a_failed_prolog(bare: Bare) -> None:
     """Slurm drains the node, queues the job again and holds it: the node is lost to the job."""
     (bare.cluster.folder / "bad-n4").touch()
     job = await seen(bare, "sleep 600", "--nodelist=n4", "--requeue")
-    await check(bare, job, End.PROLOG_FAILED, Interruption.NODE_LOST)
+    how = await check(bare, job, End.PROLOG_FAILED, Interruption.NODE_LOST)
+    assert how.endswith("queued again by slurm")
     (bare.cluster.folder / "bad-n4").unlink()
     (detection,) = await bare.detections(job)
     assert "n4" in {evidence.node for evidence in detection.evidence}
@@ -165,6 +169,32 @@ async def test_a_failed_prolog_of_a_job_that_may_not_be_queued_again(bare: Bare)
     job = await seen(bare, "sleep 600", "--nodelist=n4", "--no-requeue")
     await check(bare, job, End.CANCELLED_BY_ROOT, None)
     (bare.cluster.folder / "bad-n4").unlink()
+
+
+async def test_a_failed_launch(bare: Bare) -> None:
+    """slurmd finds no room in its spool: Slurm queues the job again and holds it, and drains nothing."""
+    job = bare.submit("sleep 600", "--nodes=1", "--nodelist=n4", "--requeue", "--hold")
+    room = bare.cluster.folder / f"nodes/n4/spool/job{job:05}"
+    room.touch()
+    try:
+        bare.cluster.run("scontrol", "release", str(job))
+        how = await check(bare, job, End.LAUNCH_FAILED, Interruption.CRASH)
+    finally:
+        room.unlink(missing_ok=True)
+    assert how.endswith("queued again by slurm")
+    assert bare.field(job, "Reason") == "launch_failed_requeued_held"
+    (detection,) = await bare.detections(job)
+    assert "launch failed requeued held" in detection.evidence[0].text
+
+
+async def test_nodes_that_are_lost_at_once(bare: Bare) -> None:
+    """Each of them is in the evidence."""
+    job = await seen(bare, "sleep 600", "--nodes=2", "--nodelist=n2,n3", "--requeue")
+    for node in ("n2", "n3"):
+        bare.cluster.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
+    await check(bare, job, End.NODE_FAIL, Interruption.NODE_LOST)
+    (detection,) = await bare.detections(job)
+    assert {evidence.node for evidence in detection.evidence} == {None, "n2", "n3"}
 
 
 @pytest.mark.parametrize("option", ["--requeue", "--no-requeue"])

@@ -77,8 +77,12 @@ def test_a_frozen_slurmctld_is_blindness_and_not_an_incident(lab: Lab) -> None:
     slurmctld = state.read(lab.cluster.folder).processes["slurmctld"]
     since = max((row.seq for row in lab.view.rows(kind=RowKind.BLIND)), default=0)
     slurmctld.signal(signal.SIGSTOP)
+
+    def said() -> bool:
+        return any("until" not in row.body for row in lab.view.rows(after=since, kind=RowKind.BLIND))
+
     try:
-        lab.until(lambda: bool(lab.view.rows(after=since, kind=RowKind.BLIND)), "Relight to say that it is blind")
+        lab.until(said, "Relight to say that it is blind")
     finally:
         slurmctld.signal(signal.SIGCONT)
     step = lab.view.step(job) or 0

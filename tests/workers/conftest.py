@@ -1,13 +1,16 @@
 """A controller as node agents see it, and a real agent on a node with eight pretended GPUs."""
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from relight.lab.nvml_stub import NoCompilerError, NvmlStub, build
 
 from .agents import AgentProcess, Controller, Server, serve
+from .endpoint import Endpoint
 
 
 @pytest.fixture
@@ -49,3 +52,26 @@ def agent(tmp_path: Path, stub: NvmlStub) -> Iterator[AgentProcess]:
     if agent.process and agent.process.poll() is None:
         agent.process.kill()
         agent.process.wait()
+
+
+@pytest.fixture
+async def endpoint(tmp_path):
+    """An endpoint that is open, on a port of its own."""
+    async with aiohttp.ClientSession() as session:
+        made = Endpoint(tmp_path, session)
+        async with made.open():
+            yield made
+        made.ledger.close()
+
+
+@pytest.fixture
+def certificate(tmp_path):
+    """A certificate for 127.0.0.1 that signs itself, and its key."""
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=relight -days 2"
+    names = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)]
+    try:
+        subprocess.run([*command.split(), *names], check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("openssl is not installed")
+    return cert, key

@@ -89,6 +89,18 @@ def test_beats_come_regularly_and_faults_at_once(line: Line) -> None:
     assert [fault.xid for fault in line.report().faults] == [79]
 
 
+def test_what_is_told_in_between_does_not_put_the_beat_off(line: Line) -> None:
+    """The controller's questions are fetched with the beat: the second look at a hung rank waits for it."""
+    line.report()
+    line.end()
+    due = line.delivery.due
+    line.now += 1
+    line.fault(79)
+    line.report()
+    line.end(receipt=Receipt(faults=1))
+    assert line.delivery.due == due
+
+
 def test_many_faults_go_in_several_reports(line: Line) -> None:
     """Each at once after the other, in order, and none twice."""
     line.fault(*range(150))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -12,7 +13,8 @@ import pytest
 
 from relight.clients.host_state import JobProcess
 from relight.domain.reports import ProbeAnswer
-from relight.workers.agent_probe import ALL, MAX_FRAMES, MAX_STACKS, choose, dump, frames, stacks
+from relight.lab.processes import wait_until
+from relight.workers.agent_probe import ALL, MAX_FRAMES, MAX_STACKS, choose, dump, frames, stacks, state
 
 PY_SPY = str(Path(sys.executable).with_name("py-spy"))
 STUCK = """
@@ -49,6 +51,19 @@ def test_a_stuck_process_tells_where_it_is(stuck: subprocess.Popen[bytes]) -> No
     assert problem == ""
     assert found[-3:] == ["wait_for_peers (train.py:5)", "all_reduce (train.py:9)", "<module> (train.py:11)"]
     assert dump(stuck.pid, PY_SPY, 20) == (found, "")
+
+
+def test_a_stopped_process_is_told_as_such(stuck: subprocess.Popen[bytes]) -> None:
+    """Its frames alone may look like those of one that waits; and it is not woken by the look."""
+    assert state(stuck.pid) == ""
+    stuck.send_signal(signal.SIGSTOP)
+    wait_until(lambda: state(stuck.pid) == "stopped", 10, "it to be stopped")
+    found, problem = dump(stuck.pid, PY_SPY, 20)
+    if "ermission" in problem:
+        pytest.skip(f"processes cannot be looked at here: {problem}")
+    assert found[-1] == "<module> (train.py:11)"
+    assert state(stuck.pid) == "stopped"
+    assert state(1 << 30) == ""
 
 
 def test_a_process_that_is_gone_or_no_python_is_a_problem_and_no_stack(stuck: subprocess.Popen[bytes]) -> None:

@@ -1,97 +1,26 @@
 """The ingest endpoint over HTTP: who may say what, how much of it, and what a refusal says."""
 
-import asyncio
+import io
 import json
 import ssl
 import stat
-import subprocess
-from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 
 import aiohttp
 import pytest
 from click.testing import CliRunner
 
-from relight.activities.ingest import Ingest
-from relight.activities.site import Site
-from relight.clients.kernel_logs import KernelLogFiles
-from relight.clients.log_files import LogFiles
-from relight.clients.memory import MemorySlurm, memory_ledger
+from relight.clients.ledger import LedgerUnavailableError
 from relight.clients.slurm import SlurmUnavailableError
 from relight.config.settings import IngestSettings
 from relight.domain.ledger import RowKind
-from relight.domain.policy import Policy
-from relight.domain.reports import MAX_FAULTS, Receipt, agent_token
+from relight.domain.reports import MAX_FAULTS, MAX_RELAYED, Receipt, agent_token
 from relight.domain.slurm import NodeRecord, NodeState
 from relight.workers.cli import main
-from relight.workers.ingest import MAX_BODY, REPORTS_AT_ONCE, IngestError, open_key, serving
+from relight.workers.endpoint import MAX_BODY, IngestError
+from relight.workers.ingest import MAX_BATCH, REPORTS_AT_ONCE, open_key, serving
 
-AT = "2026-11-30T09:00:00Z"
-
-
-class Endpoint:
-    """The endpoint, and a client of it."""
-
-    def __init__(self, tmp_path, session) -> None:
-        self.key_file = tmp_path / "ingest.key"
-        self.session = session
-        self.nudges = 0
-        self.slurm = MemorySlurm(lambda: datetime.now(UTC))
-        self.ledger = memory_ledger()
-        self.url = ""
-        site = Site(
-            cluster="test",
-            slurm=self.slurm,
-            nodes=self.slurm,
-            ledger=self.ledger,
-            logs=LogFiles(),
-            kernel_logs=KernelLogFiles(""),
-            policy=Policy(),
-            clock=lambda: datetime.now(UTC),
-            sleep=asyncio.sleep,
-            kept=tmp_path,
-        )
-        self.ingest = Ingest(site, self._nudge)
-
-    def _nudge(self) -> None:
-        self.nudges += 1
-
-    def token(self, node: str) -> str:
-        return agent_token(open_key(self.key_file), node)
-
-    @asynccontextmanager
-    async def open(self, **settings):
-        given = {"listen": "127.0.0.1:0", **settings}
-        async with serving(IngestSettings(**given), self.key_file, self.ingest) as (host, port):
-            self.url = f"{'https' if settings else 'http'}://{host}:{port}"
-            yield self
-
-    async def post(self, path, body, *, token=None, **options):
-        """What is answered: status, text, headers."""
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        async with self.session.post(self.url + path, data=data, headers=headers, **options) as answer:
-            return answer.status, await answer.text(), answer.headers
-
-    async def report(self, node="n1", *, token=None, **fields):
-        """Send a report; the token is the node's own where none is given."""
-        body = {"node": node, "boot": "b1", "beat": {"at": AT}, **fields}
-        return await self.post("/v1/report", body, token=token or self.token(node))
-
-
-@pytest.fixture
-async def endpoint(tmp_path):
-    """An endpoint that is open, on a port of its own."""
-    async with aiohttp.ClientSession() as session:
-        made = Endpoint(tmp_path, session)
-        async with made.open():
-            yield made
-        made.ledger.close()
-
-
-def fault(number=1, **fields):
-    return {"id": f"f{number}", "kind": "disk_full", "at": AT, "text": "/tmp is full", "source": "host", **fields}
+from .endpoint import AT, Endpoint, fault
 
 
 async def test_a_report_is_taken(endpoint):
@@ -179,6 +108,7 @@ async def test_what_is_no_report_is_refused(endpoint, body, status, says):
         ({"faults": [fault(kind="mood")]}, "faults.0.kind: "),
         ({"faults": [fault(number) for number in range(MAX_FAULTS + 1)]}, "faults: "),
         ({"faults": [fault(at="2026-11-30T09:00:00")]}, "a time has no zone"),
+        ({"faults": [fault(after="2026-11-30T09:00:00")]}, "a time has no zone"),
         ({"beat": {"at": "2026-11-30T09:00:00"}}, "a time has no zone"),
     ],
 )
@@ -213,6 +143,100 @@ async def test_a_node_that_reports_too_often_is_slowed_down(endpoint):
     assert refused
     assert set(refused) == {"1"}
     assert (await endpoint.report("n2"))[0] == 200
+
+
+# What relays forward.
+
+
+async def relayed(endpoint, *lines, token=None):
+    """Send a batch; what is answered to each."""
+    body = b"\n".join(line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines)
+    status, text, _ = await endpoint.post("/v1/reports", body, token=token or endpoint.token("relay"))
+    return (status, json.loads(text)["answers"]) if status == 200 else (status, text)
+
+
+def line(endpoint, node="n1", *, token=None, **fields):
+    return {
+        "token": token or endpoint.token(node),
+        "report": {"node": node, "boot": "b1", "beat": {"at": AT}, **fields},
+    }
+
+
+async def test_what_a_relay_forwards_is_taken_as_if_it_had_come_here(endpoint):
+    """Each report with its own receipt; the faults of all are kept together."""
+    status, answers = await relayed(
+        endpoint,
+        line(endpoint, "n1", faults=[fault(1), fault(2)]),
+        line(endpoint, "n2"),
+        line(endpoint, "n3", faults=[fault(3)]),
+    )
+    assert status == 200
+    assert [(each["status"], each["receipt"]["faults"]) for each in answers] == [(200, 2), (200, 0), (200, 1)]
+    assert {sight.node for sight in endpoint.ingest.sights()} == {"n1", "n2", "n3"}
+    assert [row.node for row in await endpoint.ledger.rows(kind=RowKind.FAULT)] == ["n1", "n1", "n3"]
+
+
+async def test_one_that_is_refused_refuses_no_other(endpoint):
+    """And each is told why."""
+    status, answers = await relayed(
+        endpoint,
+        line(endpoint, "n1", token=endpoint.token("n2")),
+        line(endpoint, "n9"),
+        line(endpoint, "relay"),
+        line(endpoint, "n1", boot=None),
+        line(endpoint, "n1", beat={"at": "2026-11-30T09:00:00"}),
+        line(endpoint, "n1", token="short"),
+        b"not JSON",
+        b"",
+        line(endpoint, "n2", faults=[fault(1)]),
+    )
+    assert status == 200
+    assert [each["status"] for each in answers] == [403, 403, 403, 422, 422, 422, 422, 422, 200]
+    assert answers[0]["text"] == "the token is not that of 'n1'\n"
+    assert answers[3]["text"].startswith("report.boot: ")
+    assert [sight.node for sight in endpoint.ingest.sights()] == ["n2"]
+    assert len(await endpoint.ledger.rows(kind=RowKind.FAULT)) == 1
+
+
+async def test_a_relay_has_a_token_of_its_own_that_speaks_for_no_node(endpoint):
+    """Who has none cannot make the controller read long batches; an agent's or the hook's is none."""
+    for owner in ("n1", "slurmctld"):
+        assert (await relayed(endpoint, line(endpoint), token=endpoint.token(owner)))[0] == 403
+    assert (await endpoint.post("/v1/reports", b"[]"))[0] == 401
+    assert (await endpoint.report("n1", token=endpoint.token("relay")))[0] == 403
+    assert (await endpoint.report("relay"))[0] == 403
+
+
+async def test_a_batch_is_bounded(endpoint):
+    """In reports, and in bytes."""
+    status, text = await relayed(endpoint, *[b"{}"] * (MAX_RELAYED + 1))
+    assert (status, text) == (422, f"more than {MAX_RELAYED} reports\n")
+    headers = {"Authorization": f"Bearer {endpoint.token('relay')}"}
+    long = io.BytesIO(b" " * (MAX_BATCH + 1))
+    async with endpoint.session.post(f"{endpoint.url}/v1/reports", data=long, headers=headers) as answer:
+        assert answer.status == 413
+
+
+async def test_a_node_that_reports_too_often_through_a_relay_is_slowed_down(endpoint):
+    """It alone, and it is told when to come again."""
+    _, answers = await relayed(endpoint, *[line(endpoint)] * (REPORTS_AT_ONCE + 1), line(endpoint, "n2"))
+    assert [each["status"] for each in answers] == [*[200] * REPORTS_AT_ONCE, 429, 200]
+    assert answers[REPORTS_AT_ONCE]["retry_after"] == 1
+
+
+async def test_without_the_ledger_no_fault_of_a_batch_is_kept(endpoint, monkeypatch):
+    """Their agents tell them again; beats count."""
+
+    async def down(*_):
+        raise LedgerUnavailableError("the database does not answer")
+
+    monkeypatch.setattr(endpoint.ledger, "has", down)
+    _, answers = await relayed(endpoint, line(endpoint, "n1", faults=[fault(1)]), line(endpoint, "n2"))
+    assert [(each["status"], each["receipt"]["faults"]) for each in answers] == [(200, 0), (200, 0)]
+    assert len(endpoint.ingest.sights()) == 2
+
+
+# The hook.
 
 
 async def test_the_hook_makes_the_watcher_look(endpoint):
@@ -270,19 +294,6 @@ async def test_a_taken_address_is_said(endpoint):
     with pytest.raises(IngestError, match=f"ingest.listen {taken}"):
         async with serving(IngestSettings(listen=taken), endpoint.key_file, endpoint.ingest):
             pass
-
-
-@pytest.fixture
-def certificate(tmp_path):
-    """A certificate for 127.0.0.1 that signs itself, and its key."""
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=relight -days 2"
-    names = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)]
-    try:
-        subprocess.run([*command.split(), *names], check=True, capture_output=True)
-    except FileNotFoundError:
-        pytest.skip("openssl is not installed")
-    return cert, key
 
 
 async def test_tls(tmp_path, certificate):

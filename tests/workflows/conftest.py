@@ -37,7 +37,8 @@ from relight.workflows.story import Status
 
 T0 = datetime(2026, 11, 30, 9, 27, 12, tzinfo=UTC)
 CALLS: dict[str, c.Call[Any, Any]] = {v.name: v for v in vars(c).values() if isinstance(v, c.Call)}
-MUTATIONS = {c.KEEP_OUTPUTS.name, c.REQUEUE.name, c.CANCEL.name, c.EXCLUDE.name, c.START.name, c.DRAIN.name}
+MUTATIONS = {c.KEEP_OUTPUTS.name, c.REQUEUE.name, c.CANCEL.name, c.EXCLUDE.name, c.RELEASE.name, c.START.name}
+MUTATIONS |= {c.DRAIN.name}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -190,6 +191,7 @@ class Script:
             c.CANCEL.name: c.Done(text="cancelled", at=T0),
             c.EXCLUDE.name: c.Done(text="ExcNodeList=n2", at=T0),
             c.AWAIT_ENDED.name: c.Ended(completing=timedelta(seconds=2), text="the old attempt ended after 2.0 s"),
+            c.RELEASE.name: c.Done(text="Slurm's hold is undone", at=T0),
             c.START.name: c.Done(text="Slurm may start it at once", at=T0),
             c.AWAIT_RUNNING.name: c.Running(attempt=next_attempt, nodes=("n1",), at=T0, text="running again on n1"),
             c.AWAIT_PROGRESS.name: c.Proof(moved=True, step=41, at=T0, text="step 41, past step 40"),

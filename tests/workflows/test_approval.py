@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 
 from relight.activities import contracts as c
+from relight.domain.evidence import GOES_ON, Interruption
 from relight.domain.incidents import Outcome, Phase
 from relight.domain.plan import Decision, Mode
 
@@ -193,6 +194,130 @@ async def test_a_signature_checked_after_the_end_is_too_late(incident, script):
     assert await update == "not counted: too late"
     assert (await handle.result()).outcome is Outcome.OVERRIDDEN
     assert script.mutations == []
+
+
+# --- a newer finding while the plan waits ---------------------------------------------------------------------------
+
+
+async def overtaken(incident, script, first=Interruption.HANG, by=Interruption.CRASH, **verdict):
+    """A plan for an attempt that still runs waits for a person when another finding comes; the next one is carried out.
+
+    The close of the first incident is held.
+    """
+    script.on(c.PLAN, script.verdict(Mode.APPROVE, **verdict), script.verdict())
+    hold = script.hold(c.CLOSE)
+    script.on(c.CLOSE, hold, c.Nothing())
+    handle = await incident.start(incident.detection("first", first))
+    status = await incident.waiting(handle)
+    await handle.signal("evidence", incident.detection("second", by))
+    await hold.started.wait()
+    return handle, status, hold
+
+
+@pytest.mark.parametrize("first", sorted(GOES_ON))
+@pytest.mark.parametrize("by", [Interruption.CRASH, Interruption.NODE_LOST])
+async def test_the_end_of_the_attempt_makes_the_plan_moot(incident, script, first, by):
+    """At once, not when the approval expires: its own incident is confirmed, diagnosed and planned for."""
+    handle, status, hold = await overtaken(incident, script, first, by)
+    hold.release.set()
+    assert (await handle.result()).outcome is Outcome.RECOVERED
+    before, after = script.args(c.CLOSE)
+    assert (before.outcome, after.outcome) == (Outcome.SUPERSEDED, Outcome.RECOVERED)
+    assert before.incident.id == status.incident != after.incident.id
+    assert before.reason.endswith("meanwhile; see the attempt's next incident")
+    steps = {step.name: step for step in before.steps}
+    assert steps["overtaken"].text.startswith(f"{by} of job")
+    assert steps["superseded"].at - steps["planned"].at < timedelta(minutes=1)
+    assert [arg.detection.id for arg in script.args(c.CONFIRM)] == ["first", "second"]
+
+
+async def test_a_fault_that_explains_a_hang_is_looked_at_first_and_loses_nothing(incident, script):
+    """Not confirmed, it leaves the hang as it was: that gets its incident again."""
+    no = c.Confirmation(outcome=Outcome.NOT_CONFIRMED, reason="it cannot be told")
+    script.on(c.CONFIRM, c.Confirmation(reason="silent"), no, c.Confirmation(reason="silent"))
+    handle, _, hold = await overtaken(incident, script, by=Interruption.GPU_FAULT)
+    hold.release.set()
+    assert (await handle.result()).outcome is Outcome.RECOVERED
+    closed = [arg.outcome for arg in script.args(c.CLOSE)]
+    assert closed == [Outcome.SUPERSEDED, Outcome.NOT_CONFIRMED, Outcome.RECOVERED]
+    assert [arg.detection.id for arg in script.args(c.CONFIRM)] == ["first", "second", "first"]
+
+
+async def test_more_evidence_of_an_attempt_that_has_ended_changes_nothing(incident, script):
+    """The plan for a crash goes on waiting, whatever else is found of it."""
+    handle, status = await asked(incident, script, policy=TRUSTED)
+    for kind in Interruption:
+        await handle.signal("evidence", incident.detection(kind, kind))
+    await handle.signal("approve", {"digest": status.verdict.plan.digest})
+    assert (await handle.result()).outcome is Outcome.RECOVERED
+    assert len(script.args(c.CLOSE)) == 1
+
+
+async def test_a_crash_while_the_cause_of_a_hang_is_looked_for_is_looked_at_instead(incident, script):
+    """Nothing is planned for what no longer is."""
+    hold = script.hold(c.DIAGNOSE)
+    handle = await incident.start(incident.detection("first", Interruption.HANG))
+    await hold.started.wait()
+    await handle.signal("evidence", incident.detection("second"))
+    assert (await handle.result()).outcome is Outcome.RECOVERED
+    assert [arg.outcome for arg in script.args(c.CLOSE)] == [Outcome.SUPERSEDED, Outcome.RECOVERED]
+    assert [arg.detection.id for arg in script.args(c.PLAN)] == ["second"]
+
+
+async def test_a_crash_that_came_while_a_hang_was_confirmed_goes_before_it(incident, script):
+    """The look that confirmed the hang was too early to see it."""
+    hold = script.hold(c.CONFIRM)
+    handle = await incident.start(incident.detection("first", Interruption.HANG))
+    await hold.started.wait()
+    await handle.signal("evidence", incident.detection("second"))
+    hold.release.set()
+    assert (await handle.result()).outcome is Outcome.RECOVERED
+    assert [arg.detection.id for arg in script.args(c.DIAGNOSE)] == ["second"]
+
+
+async def test_a_decision_after_it_is_too_late_and_said_so(incident, script):
+    """By bare signal it is in the ledger, by update it is the answer; neither acts."""
+    handle, status, hold = await overtaken(incident, script, policy=TRUSTED)
+    answer = await handle.execute_update("decide", signed(status), result_type=str)
+    assert answer.startswith("not counted: too late, the attempt has crashed meanwhile")
+    await handle.signal("approve", {"digest": status.verdict.plan.digest, "reason": "go on"})
+    hold.release.set()
+    assert (await handle.result()).outcome is Outcome.RECOVERED
+    (recorded,) = script.args(c.RECORD_DECISION)
+    assert not recorded.counts
+    assert recorded.incident.id == status.incident
+    assert recorded.remark.startswith("too late, the attempt has crashed meanwhile")
+    assert script.args(c.VERIFY_DECISION) == []
+
+
+async def test_a_signature_under_check_when_it_comes_is_too_late(incident, script):
+    """The plan was moot before it was known whose word it is."""
+    check = script.hold(c.VERIFY_DECISION)
+    script.on(c.PLAN, script.verdict(Mode.APPROVE), script.verdict())
+    handle = await incident.start(incident.detection("first", Interruption.HANG))
+    status = await incident.waiting(handle)
+    update = asyncio.create_task(handle.execute_update("decide", signed(status), result_type=str))
+    await check.started.wait()
+    await handle.signal("evidence", incident.detection("second"))
+    assert (await update).startswith("not counted: too late, the attempt has crashed meanwhile")
+    assert (await handle.result()).outcome is Outcome.RECOVERED
+    assert [arg.counts for arg in script.args(c.RECORD_DECISION)] == [False]
+
+
+async def test_a_decision_that_counts_before_it_is_carried_out(incident, script):
+    """It was about this attempt, and what it lets be done is looked at again right before it is done."""
+    hold = script.hold(c.RECORD_DECISION)
+    script.on(c.PLAN, script.verdict(Mode.APPROVE, policy=TRUSTED))
+    script.on(c.CONFIRM, c.Confirmation(reason="silent"), c.Confirmation(outcome=Outcome.NOT_CONFIRMED, reason="old"))
+    handle = await incident.start(incident.detection("first", Interruption.HANG))
+    status = await incident.waiting(handle)
+    await handle.signal("approve", {"digest": status.verdict.plan.digest})
+    await hold.started.wait()
+    await handle.signal("evidence", incident.detection("second"))
+    hold.release.set()
+    await handle.result()
+    assert [arg.outcome for arg in script.args(c.CLOSE)] == [Outcome.RECOVERED, Outcome.NOT_CONFIRMED]
+    assert [arg.counts for arg in script.args(c.RECORD_DECISION)] == [True]
 
 
 # --- time -----------------------------------------------------------------------------------------------------------

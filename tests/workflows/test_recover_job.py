@@ -56,6 +56,14 @@ async def test_adopts_a_requeue_of_slurm_itself(incident, script):
     assert script.args(c.AWAIT_ENDED)[0].requeued_at is None
 
 
+async def test_releases_what_slurm_itself_holds(incident, script):
+    """Kept off the nodes that could not launch it first, told to start at once afterwards."""
+    script.on(c.PLAN, script.verdict(restart=Restart.ADOPT, exclude=("n2",), release=True))
+    assert (await incident.run()).outcome is Outcome.ADOPTED
+    assert script.mutations == [c.KEEP_OUTPUTS.name, c.EXCLUDE.name, c.RELEASE.name, c.START.name]
+    assert incident.steps()["released"] == "Slurm's hold is undone"
+
+
 async def test_stops_without_touching_a_job_that_has_ended(incident, script):
     """An outcome of the policy ends the incident before anything is done."""
     script.on(c.PLAN, script.verdict(restart=Restart.NONE, outcome=Outcome.STOPPED, reason="a syntax error"))
@@ -101,6 +109,7 @@ async def test_a_requeue_found_moot_ends_the_incident_so(incident, script, outco
     ("call", "answer", "outcome"),
     [
         (c.AWAIT_ENDED, c.Ended(completing=timedelta(0), text="x", outcome=Outcome.OVERRIDDEN), Outcome.OVERRIDDEN),
+        (c.RELEASE, done("the job is held", Outcome.OVERRIDDEN), Outcome.OVERRIDDEN),
         (c.START, done("the job is held", Outcome.OVERRIDDEN), Outcome.OVERRIDDEN),
         (c.AWAIT_RUNNING, c.Running(at=T0, text="CANCELLED", outcome=Outcome.OVERRIDDEN), Outcome.OVERRIDDEN),
         (c.AWAIT_RUNNING, c.Running(at=T0, text="no longer known"), Outcome.FAILED),
@@ -111,6 +120,7 @@ async def test_a_requeue_found_moot_ends_the_incident_so(incident, script, outco
 async def test_each_later_step_can_end_the_incident(incident, script, call, answer, outcome):
     """A person's act or a failure after the requeue gives the incident its name."""
     script.on(call, answer)
+    script.on(c.PLAN, script.verdict(restart=Restart.ADOPT, release=True))
     assert (await incident.run()).outcome is outcome
     assert script.names[-2:] == [call.name, c.CLOSE.name]
 
@@ -236,17 +246,6 @@ async def test_a_crash_that_came_while_a_hang_was_looked_at_is_handled(incident,
     assert first.incident.id != second.incident.id == result.incident
     assert first.incident.run_id != second.incident.run_id
     assert [arg.outcome for arg in script.args(c.CLOSE)] == [Outcome.NOT_CONFIRMED, Outcome.RECOVERED]
-
-
-async def test_a_crash_during_a_hang_nobody_decided_on_is_handled(incident, script):
-    """The hang's incident expires; the crash, already told to it, gets its own."""
-    script.on(c.PLAN, script.verdict(Mode.APPROVE), script.verdict())
-    handle = await incident.start(incident.detection("hang", Interruption.HANG))
-    await incident.waiting(handle)
-    await handle.signal("evidence", incident.detection("crash"))
-    assert (await handle.result()).outcome is Outcome.RECOVERED
-    assert [arg.outcome for arg in script.args(c.CLOSE)] == [Outcome.EXPIRED, Outcome.RECOVERED]
-    assert [arg.detection.id for arg in script.args(c.CONFIRM)] == ["hang", "crash"]
 
 
 @pytest.mark.parametrize("kind", [Interruption.STRAGGLER, Interruption.NUMERICS, Interruption.GPU_FAULT])

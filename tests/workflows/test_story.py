@@ -78,6 +78,25 @@ async def test_a_site_that_does_not_trust_signals_does_not_offer_them(incident, 
     await handle.result()
 
 
+async def test_the_page_of_a_plan_that_became_moot_says_by_what(incident, script):
+    """What came, when, and that the next incident goes on; nobody is asked any more."""
+    script.on(c.PLAN, script.verdict(Mode.APPROVE), script.verdict())
+    hold = script.hold(c.CLOSE)
+    script.on(c.CLOSE, hold, c.Nothing())
+    handle = await incident.start(incident.detection("hang", Interruption.HANG))
+    status = await incident.waiting(handle)
+    await handle.signal("evidence", incident.detection("crash"))
+    await hold.started.wait()
+    page = await details(handle)
+    hold.release.set()
+    await handle.result()
+    told = "the attempt has crashed meanwhile; see the attempt's next incident"
+    assert f"### Incident {status.incident}: **superseded** — {told}" in page
+    assert f"| overtaken | crash of job {incident.attempt.job_id}: crash: JobState=FAILED |" in page
+    assert f"| superseded | {told} |" in page
+    assert "Waiting for a person" not in page
+
+
 async def test_the_messages_explain_themselves(incident, script):
     """The web UI offers the signals and the update with their descriptions."""
     hold = script.hold(c.CONFIRM)

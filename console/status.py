@@ -1,0 +1,237 @@
+"""`relight status`: who watches, and what is seen. From the ledger alone, so right also while Temporal is down."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Any, NamedTuple, NoReturn
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from relight.clients.ledger import Ledger
+from relight.config.settings import Settings
+from relight.console.incidents import look
+from relight.console.output import Part, grid, joined, words
+from relight.console.text import ago, clean, count, local, span
+from relight.domain.attempts import AttemptKey
+from relight.domain.detectors import LEAST_WITHIN, ON_DEMAND, Sees, Sight, WorkerReport, WorkerReports, sights_cursor
+from relight.domain.incidents import Phase
+from relight.domain.ledger import Backlog
+
+_FETCHED = 200
+_SHOWN = 5
+_STYLES = {Sees.SEES: "green", Sees.BLIND: "bold red", Sees.OVERDUE: "bold red", Sees.WAITING: "yellow"}
+
+
+class Status(NamedTuple):
+    """A cluster's watch as the ledger shows it."""
+
+    cluster: str
+    mode: str
+    now: datetime
+    workers: tuple[WorkerReport, ...]
+    """Those that work, or the last that did; none: no worker has ever written."""
+    sights: dict[str, Sight]
+    backlog: Backlog
+    waiting: tuple[str, ...]
+    """Ids of incidents that wait for a person, newest first."""
+    running: int
+    """Attempts that run."""
+
+    @property
+    def works(self) -> bool:
+        """True while a worker works."""
+        return any(worker.lives(self.now) for worker in self.workers)
+
+    @property
+    def late(self) -> bool:
+        """True when a detection has not reached its incident for too long."""
+        oldest = self.backlog.oldest
+        return oldest is not None and self.now - oldest > LEAST_WITHIN
+
+    @property
+    def unseen(self) -> tuple[str, ...]:
+        """Detectors that are blind or overdue."""
+        return tuple(name for name, sight in self.sights.items() if not sight.sees(self.now))
+
+    @property
+    def well(self) -> bool:
+        """True when all is watched and delivered."""
+        return self.works and not self.unseen and not self.late
+
+
+async def collect(ledger: Ledger, settings: Settings, now: datetime) -> Status:
+    """Read it."""
+    cluster = settings.cluster
+    known = WorkerReports.model_validate(await ledger.cursor(sights_cursor(cluster)) or {})
+    workers = known.counted(now)
+    opened = await ledger.incidents(cluster=cluster, open_only=True, limit=_FETCHED)
+    listed = await asyncio.gather(*(look(ledger, incident) for incident in opened))
+    return Status(
+        cluster=cluster,
+        mode=workers[0].mode if workers else str(settings.policy.mode),
+        now=now,
+        workers=workers,
+        sights=known.sights(now),
+        backlog=await ledger.backlog(cluster),
+        waiting=tuple(each.incident.id for each in listed if each.standing.phase is Phase.WAITING),
+        running=len(await ledger.running_attempts(cluster)),
+    )
+
+
+def as_json(status: Status) -> dict[str, Any]:
+    """For other programs; keys are only ever added."""
+    now, backlog = status.now, status.backlog
+    return {
+        "cluster": status.cluster,
+        "mode": status.mode,
+        "at": now.isoformat(),
+        "well": status.well,
+        "workers": [
+            {
+                "worker": each.worker,
+                "version": each.version,
+                "started_at": each.started_at.isoformat(),
+                "last_sign": each.written_at.isoformat(),
+                "lives": each.lives(now),
+            }
+            for each in status.workers
+        ],
+        "detectors": {
+            name: {
+                "state": str(sight.state(now)),
+                "last_success": sight.last.isoformat() if sight.last else None,
+                "unseen_since": None if sight.sees(now) else sight.unseen_since().isoformat(),
+                "why": "" if sight.sees(now) else sight.why(),
+            }
+            for name, sight in status.sights.items()
+        },
+        "incidents": {"open": backlog.open_incidents, "waiting": list(status.waiting)},
+        "outbox": {
+            "undelivered": backlog.undelivered,
+            "oldest": backlog.oldest.isoformat() if backlog.oldest else None,
+        },
+        "attempts": {
+            "running": status.running,
+            "unreadable": sum(each.unreadable_count for each in status.workers),
+            "unreadable_outputs": {key: files for each in status.workers for key, files in each.unreadable.items()},
+        },
+    }
+
+
+def tell(console: Console, status: Status) -> None:
+    """Print it."""
+    console.print(picture(status))
+
+
+async def keep_showing(console: Console, look: Callable[[], Awaitable[Status]], every: float) -> NoReturn:
+    """Print it again and again; on a terminal in the same place."""
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            status = await look()
+            if console.is_terminal:
+                live.update(picture(status), refresh=True)
+            else:
+                tell(console, status)
+            await asyncio.sleep(every)
+
+
+def picture(status: Status) -> RenderableType:
+    """All of it, fit for 80 columns."""
+    head = joined([(f"Cluster {status.cluster}", "bold"), (f"mode {status.mode}", "")])
+    parts = [
+        Part("Worker", _workers(status)),
+        Part("Incidents", (_incidents(status),)),
+        Part("Outbox", (_outbox(status),)),
+        Part("Jobs", _jobs(status)),
+    ]
+    pieces: list[RenderableType] = [head, Text(), grid(parts), Text()]
+    if status.sights:
+        pieces += [_detectors(status), Text()]
+    return Group(*pieces, _sum(status))
+
+
+def _workers(status: Status) -> tuple[Text, ...]:
+    if not status.workers:
+        return (words("none has written to this ledger yet", "bold red"),)
+    return tuple(_worker(each, status.now) for each in status.workers)
+
+
+def _worker(worker: WorkerReport, now: datetime) -> Text:
+    sign = f"last sign {ago(worker.written_at, now)}"
+    if not worker.lives(now):
+        return joined(
+            [(f"no worker has written for {span(now - worker.written_at)}", "bold red"), (worker.worker, "dim")]
+        )
+    return joined([(f"{worker.worker}, {worker.version}", ""), (f"up {span(now - worker.started_at)}, {sign}", "dim")])
+
+
+def _incidents(status: Status) -> Text:
+    opened, waiting = status.backlog.open_incidents, len(status.waiting)
+    if not opened:
+        return words("none open")
+    more = f"{waiting} waiting for you: relight show {status.waiting[0]}" if waiting else "none waits for you"
+    return joined([(f"{opened} open", ""), (more, "bold yellow" if waiting else "dim")])
+
+
+def _outbox(status: Status) -> Text:
+    backlog = status.backlog
+    if not backlog.undelivered or backlog.oldest is None:
+        return words("empty: every detection has reached its incident")
+    text = f"{count(backlog.undelivered, 'detection')} undelivered, the oldest of {ago(backlog.oldest, status.now)}"
+    return words(text, "bold red" if status.late else "")
+
+
+def _jobs(status: Status) -> tuple[Text, ...]:
+    lines = [words(f"{status.running} running")]
+    unreadable = sum(each.unreadable_count for each in status.workers)
+    if unreadable:
+        lines.append(words(f"the output of {unreadable} cannot be read:", "yellow"))
+        named = [item for each in status.workers for item in each.unreadable.items()]
+        lines += [words(f"job {_job_of(key)}: {files}", "yellow", 300) for key, files in named[:_SHOWN]]
+        if unreadable > _SHOWN:
+            lines.append(words(f"and {unreadable - _SHOWN} more", "yellow"))
+    return tuple(lines)
+
+
+def _job_of(attempt: str) -> str:
+    try:
+        return str(AttemptKey.parse(attempt).job_id)
+    except ValueError:
+        return attempt
+
+
+def _detectors(status: Status) -> RenderableType:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    table.add_column("DETECTOR", no_wrap=True)
+    table.add_column("STATE", no_wrap=True)
+    table.add_column("LAST SUCCESS", no_wrap=True)
+    table.add_column("", overflow="fold")
+    for name, sight in status.sights.items():
+        state = sight.state(status.now)
+        last = ago(sight.last, status.now) if sight.last else "never"
+        table.add_row(words(name), words(state, _STYLES[state]), words(last), _remark(sight, status.now))
+    return table
+
+
+def _remark(sight: Sight, now: datetime) -> Text:
+    if not sight.sees(now):
+        since = f"since {local(sight.unseen_since(), now)}"
+        return words(f"{since}: {sight.problem}" if sight.problem else since, limit=300)
+    if sight.within >= ON_DEMAND:
+        return words("looks only when asked", "dim")
+    return words("its first look is still to come" if sight.state(now) is Sees.WAITING else "", "dim")
+
+
+def _sum(status: Status) -> Text:
+    if status.well:
+        return words("All detectors see.", "green")
+    if not status.works:
+        return words(
+            "Nobody watches: start `relight worker controller`. Jobs run on as if Relight were not there.", "bold red"
+        )
+    told = [f"{clean(name)} {status.sights[name].state(status.now)}" for name in status.unseen]
+    told += ["detections are not delivered"] if status.late else []
+    return words(f"Not all is seen: {', '.join(told)}.", "bold red")
