@@ -15,7 +15,7 @@ from relight.activities.agent_faults import AgentFaults
 from relight.activities.confirm import NEVER_SEEN, Sights, heard_again, no_agents
 from relight.activities.records import save
 from relight.activities.sights import blind_now
-from relight.activities.site import Site
+from relight.activities.site import Site, beating
 from relight.attribution.catalogue import load
 from relight.attribution.engine import diagnose
 from relight.attribution.scanner import Scanner
@@ -71,11 +71,8 @@ class Investigate:
         context = _context(attempt, record, arg.detection, gone=gone, earlier=earlier, last_step=progress.last_step)
         unlaunched = not_launched_on(attempt, record, nodes)
         context = context.model_copy(update={"not_launched_on": unlaunched, "seen": signalled})
-        beat = asyncio.create_task(_beat())
-        try:
+        async with beating():
             found = await asyncio.to_thread(diagnose, [*sources, *kernel], context, self._scanner, told)
-        finally:
-            beat.cancel()
         diagnosis = bounded(found.model_copy(update={"unreadable": (*found.unreadable, *unreadable)}), signalled)
         body = diagnosis.model_dump(mode="json")
         update = {"phase": Phase.DIAGNOSING, "diagnosis": diagnosis}
@@ -212,9 +209,3 @@ def bounded(diagnosis: Diagnosis, told: tuple[Evidence, ...]) -> Diagnosis:
 
 def _bytes(data: bytes) -> Callable[[], BinaryIO]:
     return lambda: io.BytesIO(data)
-
-
-async def _beat() -> None:
-    while True:
-        activity.heartbeat()
-        await asyncio.sleep(5)

@@ -1,6 +1,8 @@
 """What every activity of a cluster works with: the clients, the policy in force, a clock."""
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -131,6 +133,26 @@ class Site:
         """The audit row of a detection, the same each time it is made."""
         body = {"detection": detection.model_dump(mode="json")}
         return self.entry(f"{detection.id}/detected", RowKind.DETECTED, body, attempt)
+
+
+BEAT = 5.0
+"""Seconds between two beats of something long."""
+
+
+@asynccontextmanager
+async def beating() -> AsyncIterator[None]:
+    """Beat all the while: what is done within may take longer than Temporal waits for a beat."""
+    beat = asyncio.create_task(_beat())
+    try:
+        yield
+    finally:
+        beat.cancel()
+
+
+async def _beat() -> None:
+    while True:
+        activity.heartbeat()
+        await asyncio.sleep(BEAT)
 
 
 async def poll(site: Site, every: timedelta, beat: object = None) -> None:

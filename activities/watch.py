@@ -13,7 +13,7 @@ from temporalio import activity
 
 from relight.activities import contracts as c
 from relight.activities.ends import Ends, Look
-from relight.activities.site import Site, poll
+from relight.activities.site import Site, beating, poll
 from relight.clients.slurm import SlurmBusyError, SlurmError, SlurmUnavailableError
 from relight.domain.attempts import attempt_key, ended_key
 from relight.domain.detectors import ON_DEMAND, within
@@ -42,7 +42,6 @@ HASTY_LOOKS = 12
 """Looks at `LOOKS_APART` while Slurm has not said how an attempt ended: a hook of slurmctld takes a moment (22.05)."""
 SETTLING_LOOKS = 60
 """Looks at `MIN_PERIOD` while Slurm has not said how an attempt ended; after these, at the usual period."""
-BEAT = 5.0
 _EVER = datetime.min.replace(tzinfo=UTC)
 LOOK_WITHIN = 300.0
 """Seconds after which a look that does not come to an end is given up, and the watcher started anew."""
@@ -94,8 +93,7 @@ class Watch:
         """Look again and again, one read at a time, and leave slurmctld alone when it says that it is busy."""
         until = self._site.clock() + run_for
         # A look or a pause may be longer than Temporal waits for a beat.
-        beat = asyncio.create_task(_beat())
-        try:
+        async with beating():
             generation = 0
             while self._site.clock() < until:
                 generation += 1
@@ -107,8 +105,6 @@ class Watch:
                     await poll(self._site, max(period, least), generation)
                 else:
                     await self._pause(min(period, self._until_settled() or period), least, generation)
-        finally:
-            beat.cancel()
         return c.Nothing()
 
     async def _timed(
@@ -265,9 +261,3 @@ class Watch:
 def _monotonic() -> timedelta:
     """Not the wall clock, which may be set while a look lasts."""
     return timedelta(seconds=asyncio.get_running_loop().time())
-
-
-async def _beat() -> None:
-    while True:
-        activity.heartbeat()
-        await asyncio.sleep(BEAT)

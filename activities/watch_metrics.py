@@ -13,7 +13,7 @@ from temporalio import activity
 
 from relight.activities import contracts as c
 from relight.activities.ingest import Ingest, Told
-from relight.activities.site import Site, poll
+from relight.activities.site import Site, beating, poll
 from relight.clients.ledger import LedgerUnavailableError
 from relight.clients.metrics import GpuMetrics, MetricsError, Shown
 from relight.clients.slurm import SlurmError
@@ -35,7 +35,6 @@ REACH = timedelta(minutes=5)
 """What is older at the first look, or after a time of blindness, is old news: nothing follows from it."""
 MISSED_FOR = timedelta(hours=1)
 """A node whose metrics have been gone for longer is no longer expected to show any."""
-_BEAT = 5.0
 _Key = tuple[str, str, str]
 
 
@@ -68,15 +67,12 @@ class WatchMetrics:
         """Look again and again."""
         until = self._site.clock() + arg.run_for
         # A look or a pause may be longer than Temporal waits for a beat.
-        beat = asyncio.create_task(_beat())
-        try:
+        async with beating():
             generation = 0
             while self._site.clock() < until:
                 generation += 1
                 pause = await self._timed(self._site.metrics) if self._site.metrics else self._period
                 await poll(self._site, pause, generation)
-        finally:
-            beat.cancel()
         return c.Nothing()
 
     async def _timed(self, metrics: GpuMetrics) -> timedelta:
@@ -138,9 +134,3 @@ class WatchMetrics:
         if remark != self._remarked:
             activity.logger.warning("GPU metrics left out: %s", remark or "none any more")
         self._remarked = remark
-
-
-async def _beat() -> None:
-    while True:
-        activity.heartbeat()
-        await asyncio.sleep(_BEAT)

@@ -5,8 +5,9 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from relight.config.addresses import HttpRoot
 from relight.domain.log_labels import check_templates
 
 _LOKI_LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -28,7 +29,7 @@ class LogStoreSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: StoreKind = StoreKind.FILES
-    url: str = ""
+    url: HttpRoot = ""
     token_file: str = ""
     """Holds a bearer token, or the password of `user`."""
     user: str = ""
@@ -41,14 +42,6 @@ class LogStoreSettings(BaseModel):
     late: timedelta = Field(default=timedelta(seconds=5), ge=timedelta(0), le=timedelta(minutes=10))
     reach: timedelta = Field(default=timedelta(days=7), ge=timedelta(hours=1), le=timedelta(days=365))
     page: int = Field(default=5000, ge=16, le=100_000)
-
-    @field_validator("url")
-    @classmethod
-    def _is_an_address(cls, value: str) -> str:
-        scheme, _, rest = value.partition("://")
-        if value and (scheme not in {"http", "https"} or not rest or "@" in rest or "?" in rest):
-            raise ValueError("must be like https://logs.example:9428, without user, password or query")
-        return value
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> Self:

@@ -14,6 +14,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
+from relight.config.addresses import HttpRoot
 from relight.config.log_store import LogStoreSettings
 from relight.domain.policy import Policy
 from relight.domain.progress import HangPolicy
@@ -146,7 +147,7 @@ class IngestSettings(_Section):
 class PrometheusSettings(_Section):
     """A Prometheus server that scrapes DCGM's exporters."""
 
-    url: str = ""
+    url: HttpRoot = ""
     """Its root; empty: no GPU metrics are read."""
     token_file: str = ""
     """Holds a bearer token, or the password of `user`."""
@@ -159,14 +160,6 @@ class PrometheusSettings(_Section):
     period: timedelta = Field(default=timedelta(seconds=5), ge=timedelta(seconds=1), le=timedelta(seconds=60))
     trusted: bool = False
     """Whether its metrics may drain a node."""
-
-    @field_validator("url")
-    @classmethod
-    def _is_an_address(cls, value: str) -> str:
-        scheme, _, rest = value.partition("://")
-        if value and (scheme not in {"http", "https"} or not rest or "@" in rest or "?" in rest):
-            raise ValueError("must be like http://prometheus.example:9090, without user, password or query")
-        return value
 
     @field_validator("selector")
     @classmethod

@@ -172,7 +172,7 @@ async def test_not_for_ever(make_world):
 
 async def test_a_long_pause_is_full_of_beats(world, monkeypatch):
     """Temporal takes a watcher without a beat for dead after 30 s."""
-    monkeypatch.setattr("relight.activities.watch.BEAT", 0)
+    monkeypatch.setattr("relight.activities.site.BEAT", 0)
     beats: list[object] = []
     environment = ActivityEnvironment()
     environment.on_heartbeat = lambda *details: beats.append(details)

@@ -300,8 +300,8 @@ def test_gpu_metrics_are_read_where_the_settings_say(site, value):
 @pytest.mark.parametrize(
     ("value", "says"),
     [
-        ({"url": "prometheus:9090"}, "must be like http://"),
-        ({"url": "http://"}, "must be like http://"),
+        ({"url": "prometheus:9090"}, "must be like https://"),
+        ({"url": "http://"}, "must be like https://"),
         ({"url": "http://me:secret@prometheus:9090"}, "without user, password or query"),
         ({"url": "http://prometheus:9090/?query=up"}, "without user, password or query"),
         ({"node_label": "host-name"}, "metrics.prometheus.node_label"),
