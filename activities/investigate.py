@@ -3,7 +3,7 @@
 import asyncio
 import io
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
@@ -15,7 +15,7 @@ from relight.activities.agent_faults import AgentFaults
 from relight.activities.confirm import NEVER_SEEN, Sights, heard_again, no_agents
 from relight.activities.records import save
 from relight.activities.sights import blind_now
-from relight.activities.site import Site, beating
+from relight.activities.site import Site, beating, poll
 from relight.attribution.catalogue import load
 from relight.attribution.engine import diagnose
 from relight.attribution.scanner import Scanner
@@ -25,17 +25,20 @@ from relight.domain.attempts import Attempt, AttemptState, Progress
 from relight.domain.detectors import unread_outputs
 from relight.domain.diagnosis import Diagnosis
 from relight.domain.evidence import Detection, Evidence, Source
-from relight.domain.hands import Hand, not_launched_on
+from relight.domain.hands import Hand, not_launched_on, requeued
 from relight.domain.incidents import Incident, Outcome, Phase
 from relight.domain.ledger import RowKind
 from relight.domain.policy import Situation, Verdict, decide, successors
 from relight.domain.progress import witness
 from relight.domain.silence import lost_before_slurm, shows_loss
-from relight.domain.slurm import JobRecord
+from relight.domain.slurm import JobRecord, JobState
 from relight.domain.watching import lost_nodes
 
 MAX_KERNEL_LOGS = 256
 """Nodes whose kernel log is read for one incident: of a larger job, the suspects first."""
+SETTLES_WITHIN = timedelta(seconds=30)
+"""How long a plan waits for Slurm to say how the job ended."""
+LOOK_AGAIN = timedelta(seconds=0.5)
 
 
 class Investigate:
@@ -109,6 +112,16 @@ class Investigate:
         real = (i for i in others if not i.open and i.outcome is not Outcome.NOT_CONFIRMED)
         return tuple(real)
 
+    async def _settled(self, attempt: Attempt) -> JobRecord | None:
+        """The job as it is, once Slurm says how it ended: 22.05 hides that for as long as an Epilog takes."""
+        until = self._site.clock() + SETTLES_WITHIN
+        while True:
+            record = await self._site.record(attempt.key.job_id)
+            hidden = record is not None and record.state is JobState.UNKNOWN and not requeued(attempt, record)
+            if not hidden or self._site.clock() >= until:
+                return record
+            await poll(self._site, LOOK_AGAIN)
+
     @activity.defn(name=c.PLAN.name)
     async def plan(self, arg: c.PlanInput) -> Verdict:
         """Read once more all that the plan depends on, and let the policy decide."""
@@ -117,7 +130,7 @@ class Investigate:
             raise ValueError(NEVER_SEEN)
         attempt = state.attempt
         unseen = await blind_now(self._site, arg.detection.kind)
-        record = await self._site.record(attempt.key.job_id)
+        record = await self._settled(attempt)
         nodes = await self._site.slurm.nodes()
         jobs = await self._site.slurm.jobs()
         mine = {attempt.record.partition} if attempt.record.partition else set()

@@ -16,7 +16,7 @@ from relight.domain.ledger import Change, RowKind
 from relight.domain.plan import Mode, Restart
 from relight.domain.policy import Policy
 from relight.domain.progress import CPU_FELL
-from relight.domain.slurm import JobState, NodeFlag, NodeState
+from relight.domain.slurm import JobFlag, JobState, NodeFlag, NodeState
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB"
 
@@ -311,6 +311,16 @@ async def test_a_plan(world, plan):
     (row,) = await world.rows(RowKind.PLANNED)
     assert row.body["digest"] == verdict.plan.digest
     assert world.writes == []
+
+
+@pytest.mark.parametrize(("settles", "outcome"), [(7, None), (3600, Outcome.FAILED)])
+async def test_a_state_that_slurm_hides_is_waited_for(make_world, plan, settles, outcome):
+    """22.05 shows nothing but COMPLETING until the Epilog has ended; a plan waits for a while, not for ever."""
+    world = make_world(accounting=False)
+    attempt = await world.failed()
+    world.change(attempt, state=JobState.UNKNOWN, flags=frozenset({JobFlag.COMPLETING}))
+    world.after(settles, lambda: world.change(attempt, state=JobState.FAILED, flags=frozenset()))
+    assert (await plan(attempt, site=world)).outcome is outcome
 
 
 async def test_the_deadline_counts_from_the_real_end(world, plan):
