@@ -17,6 +17,7 @@ from relight.domain.laggards import Ranks, RankTime
 from relight.domain.numerics import with_losses
 from relight.domain.progress import FATAL_IN_FLIGHT, FATAL_STEPS, CpuSample, HangPolicy, Sign, silence_limit, stride
 from relight.domain.rhythm import caught_up, with_signs
+from relight.domain.step_outputs import step_outputs
 from relight.domain.straggler import skipped, with_steps
 
 LATE = timedelta(seconds=5)
@@ -53,6 +54,10 @@ class Standing:
         self.cursor, self.unread = chunk.cursor, chunk.more
         if not chunk.more:
             self.seen = now
+
+
+STEP_FILES = 8
+"""Files of its steps that are followed; a diagnosis reads all of them."""
 
 
 @dataclass(eq=False)
@@ -97,9 +102,9 @@ class Following:
 
     @cached_property
     def files(self) -> tuple[str, ...]:
-        """The attempt's outputs, and the progress file that it names."""
-        outputs = self.attempt.outputs
-        return outputs if not self.precise or self.precise in outputs else (*outputs, self.precise)
+        """The attempt's outputs, the progress file that it names, and the first of its steps' own files."""
+        named = (self.precise,) if self.precise else ()
+        return tuple(dict.fromkeys((*self.attempt.outputs, *named, *step_outputs(self.attempt)[:STEP_FILES])))
 
     @property
     def more(self) -> bool:

@@ -3,6 +3,7 @@
 import asyncio
 import io
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -32,6 +33,7 @@ from relight.domain.policy import Situation, Verdict, decide, successors
 from relight.domain.progress import witness
 from relight.domain.silence import lost_before_slurm, shows_loss
 from relight.domain.slurm import JobRecord, JobState
+from relight.domain.step_outputs import step_outputs
 from relight.domain.watching import lost_nodes
 
 MAX_KERNEL_LOGS = 256
@@ -64,7 +66,7 @@ class Investigate:
         starts = {path: position.start for path, position in progress.files.items()}
         sources = [
             LogSource(Path(path).name, Source.JOB_LOG, None, partial(self._site.logs.open, path, starts.get(path, 0)))
-            for path in attempt.outputs
+            for path in (*attempt.outputs, *await self._step_outputs(attempt))
         ]
         kernel, unreadable = await self._kernel_logs(attempt)
         told = await self._agent_faults.around(attempt, _began(arg.detection, progress))
@@ -81,6 +83,15 @@ class Investigate:
         update = {"phase": Phase.DIAGNOSING, "diagnosis": diagnosis}
         await save(self._site, arg.incident, "diagnose", RowKind.DIAGNOSED, body, **update)
         return diagnosis
+
+    async def _step_outputs(self, attempt: Attempt) -> list[str]:
+        """Those that are there: which ones a script makes is a reading of it."""
+        there = []
+        for path in step_outputs(attempt):
+            with suppress(LogError):
+                await self._site.logs.size(path)
+                there.append(path)
+        return there
 
     def _silent(self, attempt: Attempt, arg: c.DiagnoseInput) -> tuple[str, ...]:
         """The attempt's nodes that were found lost before Slurm has said so, and are not heard of again."""

@@ -9,7 +9,7 @@ from relight.activities import contracts as c
 from relight.activities.mutations import Mutation
 from relight.activities.records import row
 from relight.activities.site import Site, poll
-from relight.clients.logs import LogError
+from relight.clients.logs import LogError, LogNotFoundError
 from relight.clients.slurm import AmbiguousWriteError, RefusedError
 from relight.domain.attempts import Attempt
 from relight.domain.confirmation import moved_since
@@ -19,6 +19,7 @@ from relight.domain.incidents import Outcome
 from relight.domain.ledger import Change, RowKind
 from relight.domain.policy import successors
 from relight.domain.slurm import JobRecord, JobState
+from relight.domain.step_outputs import step_outputs
 from relight.domain.watching import alive
 
 LOOK_AGAIN = timedelta(seconds=0.25)
@@ -52,10 +53,13 @@ class Restart:
         attempt = await self._site.attempt(arg.incident.attempt)
         folder = self._site.kept / str(attempt.key.job_id) / arg.incident.id
         kept, lost = [], []
-        for path in attempt.outputs:
+        of_steps = step_outputs(attempt)
+        for path in (*attempt.outputs, *of_steps):
             try:
                 kept.append(await self._site.logs.keep(path, str(folder)))
             except LogError as error:
+                if path in of_steps and isinstance(error, LogNotFoundError):
+                    continue  # read off the script, and not there
                 lost.append(f"{Path(path).name}: {error}")
         done = self._done(f"kept {len(kept)} in {folder}" + (f"; not kept: {'; '.join(lost)}" if lost else ""))
         entry = row(self._site, arg.incident, "keep", RowKind.OUTPUTS_KEPT, {"kept": kept, "not_kept": lost})

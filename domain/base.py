@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from posixpath import join, normpath
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -36,3 +37,13 @@ def compact_time(at: datetime) -> str:
 def clip(text: str, limit: int) -> str:
     """The text, cut to `limit` characters with an ellipsis where it was longer."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def below(folder: str, path: str) -> str | None:
+    """The path, taken from that folder where it is relative; None where it leads out of it.
+
+    What a user's text names is read with our rights, which may be wider than the user's.
+    """
+    root = normpath(folder)
+    full = normpath(join(root, path))
+    return full if "\0" not in path and full.startswith(root.rstrip("/") + "/") else None

@@ -1,9 +1,9 @@
 """What a job's comment asks of Relight: `{"relight": {"mode": "monitor", "progress": "progress.jsonl"}}`."""
 
 import json
-from posixpath import join, normpath
 from typing import Any
 
+from relight.domain.base import below
 from relight.domain.plan import Mode, lowest
 from relight.domain.slurm import JobRecord
 
@@ -45,14 +45,10 @@ def job_mode(ceiling: Mode, comment: str) -> tuple[Mode, str]:
 def progress_file(record: JobRecord) -> str | None:
     """The progress file that a job's comment names, `{"relight": {"progress": "progress.jsonl"}}`, or None.
 
-    It lies below the job's working directory: our account may be able to read more than the job's owner may.
+    It lies below the job's working directory.
     """
     try:
         path = _wishes(record.comment).get("progress")
     except ValueError:
         return None
-    if not isinstance(path, str) or not path or not record.work_dir or "\0" in path:
-        return None
-    folder = normpath(record.work_dir)
-    file = normpath(join(folder, path))
-    return file if file.startswith(folder.rstrip("/") + "/") else None
+    return below(record.work_dir, path) if isinstance(path, str) and path and record.work_dir else None

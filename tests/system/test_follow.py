@@ -3,11 +3,13 @@
 import re
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
 from relight.domain.evidence import Answer, Interruption
 from relight.domain.incidents import Incident, Outcome
+from relight.domain.ledger import RowKind
 from relight.domain.plan import Mode
 from relight.domain.progress import HangPolicy, witness
 from relight.lab import faults
@@ -61,6 +63,31 @@ def test_a_loss_that_is_not_a_number_is_told_and_left_running(lab: Lab) -> None:
     assert "nan" in (incident.outcome_reason or "")
     assert incident.diagnosis
     assert incident.diagnosis.verdict.category == "NUMERICS"
+
+
+PER_RANK = """
+srun --ntasks=2 --kill-on-bad-exit=1 --output=%x-%j-%t.out bash -c '
+say() { for n in $(seq $1 $2); do echo "step $n/9999 | loss 1.0 | step_time 0.25 s"; sleep 0.25; done; }
+say 1 30
+if [ $SLURM_PROCID = 1 ] && ! [ -e again ]; then
+  touch again; echo "RuntimeError: CUDA error: uncorrectable ECC error encountered"; exit 1
+fi
+say 31 9999'
+"""
+
+
+def test_each_rank_may_write_a_file_of_its_own(lab: Lab) -> None:
+    """Its steps are followed, the file of the rank that failed names the cause, and all are kept before the requeue."""
+    job = lab.submit_raw(PER_RANK, "--nodes=1", "--ntasks=2", "--job-name=ranks", "--output=out")
+    incident = lab.outcome(job)
+    assert incident.outcome is Outcome.RECOVERED, incident
+    assert incident.diagnosis
+    verdict = incident.diagnosis.verdict
+    assert (verdict.signature, incident.diagnosis.failed_step) == ("CUDA_ECC", 30)
+    assert f"ranks-{job}-1.out" in {each.file for each in verdict.evidence}
+    (row,) = lab.rows(job, RowKind.OUTPUTS_KEPT)
+    names = {Path(path).name.rsplit(".", 1)[0] for path in row.body["kept"]}
+    assert names == {"out", f"ranks-{job}-0.out", f"ranks-{job}-1.out"}
 
 
 WEDGED = """
