@@ -36,6 +36,8 @@ READ_SHARE = 10
 """A period is at least ten times what the read itself took: Relight never keeps slurmctld busy."""
 LOOKS_APART = timedelta(seconds=0.25)
 """However often hooks tell that a job has ended, looks are at least so far apart."""
+HOOK_ENDS_WITHIN = 0.3
+"""Seconds from a hook's word to its end, as slurmctld sees it."""
 NODES_PERIOD = timedelta(seconds=2)
 BACK_OFF = timedelta(seconds=15)
 HASTY_LOOKS = 12
@@ -81,6 +83,10 @@ class Watch:
     def nudge(self) -> None:
         """A hook says that a job has ended: look at once. It is never acted on its word."""
         self._nudged.set()
+
+    def nudge_soon(self) -> None:
+        """The same, once that hook has ended: until then the job is COMPLETING, and 22.05 hides how it ended."""
+        asyncio.get_running_loop().call_later(HOOK_ENDS_WITHIN, self.nudge)
 
     @activity.defn(name=c.WATCH_JOBS.name)
     async def watch_jobs(self, arg: c.WatchInput) -> c.Nothing:

@@ -199,7 +199,7 @@ async def run(
         here = await stack.enter_async_context(site(settings, ledger))
         await stack.enter_async_context(telemetry.telling(here, runtime))
         watch = Watch(here)
-        ingest = Ingest(here, watch.nudge)
+        ingest = Ingest(here, watch.nudge_soon)
         prometheus = settings.metrics.prometheus
         metrics = WatchMetrics(here, ingest, period=prometheus.period, trusted=prometheus.trusted)
         if settings.ingest.listen:
