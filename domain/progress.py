@@ -61,7 +61,7 @@ HABIT = 3
 class HangPolicy(Value):
     """How long silence may last."""
 
-    floor: timedelta = timedelta(seconds=28)
+    floor: timedelta = timedelta(seconds=29)
     """Never sooner than this: with the look that finds it, 30 s."""
     steps: float = 5.0
     """Times the job's own step time."""

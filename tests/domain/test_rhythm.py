@@ -58,7 +58,7 @@ def test_too_few_gaps_teach_nothing():
 
 @pytest.mark.parametrize(
     ("gap", "step", "expected"),
-    [(0.1, 0.1, 28), (20.0, 20.0, 100), (60.0, 1.0, 180)],
+    [(0.1, 0.1, 29), (20.0, 20.0, 100), (60.0, 1.0, 180)],
     ids=["floor", "steps", "gaps of buffered output"],
 )
 def test_the_limit_is_the_largest_of_three(gap, step, expected):

@@ -83,7 +83,8 @@ def test_each_rank_may_write_a_file_of_its_own(lab: Lab) -> None:
     assert incident.outcome is Outcome.RECOVERED, incident
     assert incident.diagnosis
     verdict = incident.diagnosis.verdict
-    assert (verdict.signature, incident.diagnosis.failed_step) == ("CUDA_ECC", 30)
+    assert verdict.signature == "CUDA_ECC"
+    assert incident.diagnosis.failed_step in {30, 31}, "the other rank goes on until it is ended"
     assert f"ranks-{job}-1.out" in {each.file for each in verdict.evidence}
     (row,) = lab.rows(job, RowKind.OUTPUTS_KEPT)
     names = {Path(path).name.rsplit(".", 1)[0] for path in row.body["kept"]}
