@@ -78,8 +78,7 @@ NODE = {
     "gres": "configured_gres",
     "boot_time": "boot_time",
     "slurmd_start_time": "slurmd_start_time",
-    "address": "address",
-    "port": "port",
+    "address": "address",  # pyslurm 25.11 has no port: a slurmd is not asked then
 }
 """Name in `scontrol show node --json` to pyslurm's attribute."""
 
