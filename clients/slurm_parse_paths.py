@@ -1,15 +1,13 @@
 r"""The path of a job's output file: sbatch's filename pattern, resolved as slurmstepd resolves it.
 
-Source: sbatch's manual page, "filename pattern", and the files that real jobs made on 22.05.8 and 24.11.5. `%5j` pads
-with zeros. A backslash anywhere switches all of it off and is itself removed. Outside of an array `%a` is 4294967294.
+Seen on 22.05.8 and 24.11.5: a backslash anywhere switches all of it off and is itself removed.
 """
 
 import posixpath
-import re
 from typing import NamedTuple
 
-NO_TASK = 4294967294
-_PATTERN = re.compile(r"%(\d*)([AaJNbjnstux%])")
+from relight.domain.filename_pattern import NO_TASK, filled, placeholders
+
 _STEP_SIDE = frozenset("Nnst")
 """What the commands of 23.02 and newer leave alone (with `J`): it is known on the node only."""
 
@@ -48,19 +46,12 @@ def resolve_output(pattern: str, job: OutputOf, *, expanded: bool) -> str:
     if expanded and job.array_task_id is not None:
         # Slurm has filled in "no task" for a record that still waits for its one task (seen on 26.05).
         pattern = pattern.replace(str(NO_TASK), str(job.array_task_id))
-    missing = False
-
-    def value(found: re.Match[str]) -> str:
-        nonlocal missing
-        key = found[2]
-        if expanded and key not in _STEP_SIDE | {"J"}:
-            return found[0]
-        text = _values(job)[key]
-        missing = missing or (key == "N" and not text)
-        return text.rjust(min(int(found[1] or 0), 10), "0") if text.isdecimal() else text
-
-    path = _PATTERN.sub(value, pattern)
-    return "" if missing else posixpath.join(job.work_dir, path)
+    if "N" in placeholders(pattern) and not job.batch_host:
+        return ""
+    values = _values(job)
+    if expanded:
+        values = {key: text for key, text in values.items() if key in _STEP_SIDE | {"J"}}
+    return posixpath.join(job.work_dir, filled(pattern, values))
 
 
 def _values(job: OutputOf) -> dict[str, str]:

@@ -3,7 +3,7 @@
 Slurm shows them nowhere, so they are read off the batch script. What cannot be told without running it (a command's
 answer, a variable of the environment, where a `cd` has led) is left out: a guess would be somebody else's file.
 
-Source: srun's manual page, "filename pattern", and its options that take no value; the names that steps on 22.05 made.
+Source: srun's manual page, its options that take no value; the names that steps on 22.05 made.
 """
 
 import re
@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping
 
 from relight.domain.attempts import Attempt
 from relight.domain.base import below
+from relight.domain.filename_pattern import NO_TASK, filled, placeholders
 from relight.domain.slurm import JobRecord
 
 MOST = 64
 """Files of one attempt; of more ranks the first ones."""
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
-_PATTERN = re.compile(r"%(\d*)([AaJjNnstux%])")
 _FLAGS = frozenset("EHIkKlOQsuvXZ")
 """Short options without a value of their own in the next word."""
 _LONG_FLAGS = frozenset(
@@ -120,7 +120,7 @@ def _filled(text: str, known: Mapping[str, str]) -> str | None:
 
 def _files(pattern: str, record: JobRecord) -> Iterator[str]:
     """One path for each task or node that the pattern tells apart; none where it needs what is not known."""
-    keys = {found[2] for found in _PATTERN.finditer(pattern)}
+    keys = placeholders(pattern)
     tasks, nodes = record.task_count, record.nodes
     even = bool(nodes) and tasks % len(nodes) == 0
     if "\\" in pattern or keys & {"J", "s"} or ("t" in keys and keys & {"N", "n"} and not even):
@@ -131,7 +131,7 @@ def _files(pattern: str, record: JobRecord) -> Iterator[str]:
         node = number // (tasks // len(nodes)) if "t" in keys and even else number
         values = {
             "A": str(record.array_job_id or record.job_id),
-            "a": str(4294967294 if record.array_task_id is None else record.array_task_id),
+            "a": str(NO_TASK if record.array_task_id is None else record.array_task_id),
             "j": str(record.job_id),
             "N": nodes[node] if node < len(nodes) else "",
             "n": str(node),
@@ -140,8 +140,4 @@ def _files(pattern: str, record: JobRecord) -> Iterator[str]:
             "x": record.name,
             "%": "%",
         }
-        yield _PATTERN.sub(lambda found, values=values: _padded(values[found[2]], found[1]), pattern)  # type: ignore[misc]
-
-
-def _padded(text: str, width: str) -> str:
-    return text.rjust(min(int(width or 0), 10), "0") if text.isdecimal() else text
+        yield filled(pattern, values)
