@@ -1,4 +1,4 @@
-"""The failure knowledge: signatures as data, read from `catalogue.yaml` and from a site's own files."""
+"""The failure knowledge: signatures as data, read from `signatures/` and from a site's own files."""
 
 import re
 import string
@@ -15,6 +15,22 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from relight.domain.base import Value
 from relight.domain.diagnosis import Action, Category
 
+FILES = tuple(
+    f"{group}.yaml"
+    for group in (
+        "gpu",
+        "cuda",
+        "network",
+        "launch",
+        "host",
+        "storage",
+        "data",
+        "numerics",
+        "user_code",
+        "scheduler",
+    )
+)
+"""The shipped files, in this order: of equal candidates the earlier signature comes first."""
 SUMMARY_FIELDS = frozenset({"where", "peer", "exc", "msg", "exit", "missing", "when"})
 
 
@@ -225,10 +241,12 @@ def _signatures(content: Mapping[str, Any], file: str) -> dict[str, Signature]:
 
 @cache
 def _shipped() -> Catalogue:
-    text = resources.files("relight.attribution").joinpath("catalogue.yaml").read_text("utf-8")
-    content = _read(text, "catalogue.yaml")
-    marks = Marks.model_validate(content.get("marks", {}))
-    return Catalogue(signatures=_signatures(content, "catalogue.yaml"), marks=marks)
+    folder = resources.files("relight.attribution").joinpath("signatures")
+    signatures: dict[str, Signature] = {}
+    for name in FILES:
+        signatures |= _signatures(_read(folder.joinpath(name).read_text("utf-8"), name), name)
+    marks = yaml.safe_load(folder.joinpath("marks.yaml").read_text("utf-8"))["marks"]
+    return Catalogue(signatures=signatures, marks=Marks.model_validate(marks))
 
 
 def load(extra: Iterable[Path] = ()) -> Catalogue:

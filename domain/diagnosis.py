@@ -66,12 +66,62 @@ class Hypothesis(Value):
     evidence: tuple[Evidence, ...] = Field(default=(), max_length=16)
 
 
+class Suspect(Value):
+    """How much speaks against one node."""
+
+    node: str
+    score: float = Field(ge=0)
+    """Sum of the weights of what speaks against it (`attribution/weights.yaml`)."""
+    why: tuple[str, ...] = Field(default=(), max_length=8)
+    """The kinds of evidence, one short phrase each."""
+    isolate: bool = False
+    """True when it is enough to leave the node out of this job's own retry."""
+
+
+class Echo(Value):
+    """Lines of one kind that are consequences of the cause, folded."""
+
+    signature: str
+    lines: int
+    ranks: int = 0
+    """How many different ranks printed them, as far as they say."""
+    example: str = Field(default="", max_length=200)
+
+
+class Nearby(Value):
+    """A line near the one that shows the cause."""
+
+    line: int
+    text: str = Field(max_length=300)
+
+
+class RankRow(Value):
+    """What is known of one rank."""
+
+    rank: int
+    node: str | None = None
+    gpu: str | None = None
+    last_step: int | None = None
+    said: str = ""
+    """Signature of the first failure line it printed; empty where it printed none."""
+
+
 class Diagnosis(Value):
     """Ranked hypotheses; the first is the verdict."""
 
     hypotheses: tuple[Hypothesis, ...] = Field(min_length=1, max_length=8)
+    suspects: tuple[Suspect, ...] = Field(default=(), max_length=16)
+    """Nodes against which anything speaks, the most suspect first."""
     echoes: int = 0
     """Lines that are consequences of another and were folded."""
+    folded: tuple[Echo, ...] = Field(default=(), max_length=12)
+    """The same by kind, the most frequent first."""
+    around: tuple[Nearby, ...] = Field(default=(), max_length=11)
+    """The lines around the first line of the verdict's evidence, that line among them."""
+    ranks: tuple[RankRow, ...] = Field(default=(), max_length=64)
+    """The ranks worth a look: those implicated first, then those that stand out."""
+    would_change: tuple[str, ...] = Field(default=(), max_length=6)
+    """What, if it were known, would change the verdict: one sentence each."""
     unreadable: tuple[str, ...] = ()
     """Sources that could not be read, each with the reason: their silence proves nothing."""
     failed_step: int | None = None

@@ -11,7 +11,8 @@ from relight.attribution.blocks import blocks
 from relight.attribution.catalogue import CatalogueError, Role, load
 from relight.attribution.scanner import Scanner
 
-EXAMPLES = yaml.safe_load((Path(__file__).parent / "examples.yaml").read_text())
+FILES = sorted((Path(__file__).parent / "examples").glob("*.yaml"))
+EXAMPLES = {name: lines for file in FILES for name, lines in yaml.safe_load(file.read_text()).items()}
 ENTRY = """
 signatures:
   - id: SITE_FAN
