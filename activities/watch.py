@@ -33,7 +33,9 @@ from relight.domain.watching import (
 
 MIN_PERIOD = timedelta(seconds=1)
 READ_SHARE = 10
-"""A period is at least ten times what the read itself took: Relight never keeps slurmctld busy."""
+"""A period is at least ten times what slurmctld took for the read: Relight never keeps it busy."""
+COMMAND_ITSELF = timedelta(seconds=0.15)
+"""So much of a read is not slurmctld's (docs/decisions/0015)."""
 LOOKS_APART = timedelta(seconds=0.25)
 """However often hooks tell that a job has ended, looks are at least so far apart."""
 HOOK_ENDS_WITHIN = 0.3
@@ -104,7 +106,7 @@ class Watch:
             while self._site.clock() < until:
                 generation += 1
                 took, busy = await self._timed(what, look, period)
-                least = max(LOOKS_APART, READ_SHARE * took)
+                least = max(LOOKS_APART, _left_alone(took))
                 if busy:
                     await poll(self._site, max(BACK_OFF, least), generation)
                 elif what == "nodes":  # no hook tells of them
@@ -123,9 +125,9 @@ class Watch:
                 took = await look()
         except SlurmUnavailableError as error:
             took = _monotonic() - began
-            await self._is_blind(what, error, within(BACK_OFF + READ_SHARE * took))
+            await self._is_blind(what, error, within(BACK_OFF + _left_alone(took)))
             return took, isinstance(error, SlurmBusyError)
-        self._sees(what, within(max(period, READ_SHARE * took) + _monotonic() - began))
+        self._sees(what, within(max(period, _left_alone(took)) + _monotonic() - began))
         return took, False
 
     def _until_settled(self) -> timedelta | None:
@@ -262,6 +264,11 @@ class Watch:
         self._site.detectors.saw(what, again)
         if since := self._blind.pop(what, None):
             activity.logger.info("watching %s sees again after %s", what, self._site.clock() - since)
+
+
+def _left_alone(took: timedelta) -> timedelta:
+    """How long slurmctld is left alone after a read that took so long; this machine has two thirds of the time."""
+    return max(2 * took, READ_SHARE * (took - COMMAND_ITSELF))
 
 
 def _monotonic() -> timedelta:

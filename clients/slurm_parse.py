@@ -9,11 +9,14 @@ import functools
 import json
 import math
 import re
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 
+R = TypeVar("R")
 MAX_NODES = 200_000
 NO_TIME = 0xFFFFFFF0
 """Slurm's NO_VAL and INFINITE are just above. A requeued job that is COMPLETING shows an EndTime in the year 2163
@@ -39,28 +42,34 @@ class ReportedError(Exception):
     """Slurm's JSON itself reports an error."""
 
 
-def json_list(text: str, key: str) -> list[dict[str, Any]]:
-    """The list under `key` of one of Slurm's JSON documents.
+def json_list(text: str, key: str, marks: AbstractSet[str], read: Callable[[dict[str, Any]], R]) -> tuple[R, ...]:
+    """The list under `key` of one of Slurm's JSON documents, each entry as `read` makes it.
 
     22.05 answers exit status 0, `"jobs": []` and an entry in `errors` when slurmctld is down (seen): an empty list is
     believed only where no error is reported.
 
+    An entry is known by its keys `marks`, which no object inside it has, and read as soon as it is whole: of 10,000
+    jobs the JSON of one is in memory at a time, not 100 MiB.
+
     Raises:
-        GarbledError: when it is no complete document, or the list is missing.
+        GarbledError: when it is no complete document, or the list is missing; whatever `read` raises.
         ReportedError: when the document reports errors.
     """
+
+    def whole(entry: dict[str, Any]) -> dict[str, Any] | R:
+        return read(entry) if marks <= entry.keys() else entry
+
     try:
-        document = json.loads(text, strict=False)
+        document = json.loads(text, strict=False, object_hook=whole)
     except (ValueError, RecursionError) as error:
         raise GarbledError(f"not a JSON document: {error}") from error
     if not isinstance(document, dict) or not isinstance(document.get(key), list):
         raise GarbledError(f"a JSON document without a list {key!r}")
     if errors := document.get("errors"):
         raise ReportedError("; ".join(_error_text(error) for error in errors))
-    entries: list[dict[str, Any]] = document[key]
-    if not all(isinstance(entry, dict) for entry in entries):
-        raise GarbledError(f"{key!r} holds something that is not an object")
-    return entries
+    if any(isinstance(entry, dict | list | str | float | int | None) for entry in document[key]):
+        raise GarbledError(f"{key!r} holds something without {' and '.join(sorted(marks))}")
+    return tuple(document[key])
 
 
 def _error_text(error: object) -> str:

@@ -1,6 +1,7 @@
 """Jobs from `squeue --json`, in the shapes of 22.05 (v0.0.38) to 26.05 (v0.0.45)."""
 
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, NamedTuple
 
 from relight.clients.slurm_parse import (
@@ -16,6 +17,8 @@ from relight.clients.slurm_parse import (
 from relight.clients.slurm_parse_paths import OutputOf, default_pattern, resolve_output
 from relight.domain.slurm import JobRecord, JobState, ParsedState, parse_job_state
 
+JOB = frozenset({"job_id", "job_state"})
+"""What only a job has among the objects of such a document."""
 RAW_PATHS = ("22.", "21.", "20.")
 """Releases whose JSON has output paths as the user wrote them."""
 SIGNAL_MASK = 0x7F
@@ -33,15 +36,15 @@ def parse_jobs(text: str) -> tuple[JobRecord, ...]:
         ReportedError: when the document reports errors.
     """
     expanded = not json_version(text).startswith(RAW_PATHS)
-    return tuple(_job(entry, expanded) for entry in json_list(text, "jobs"))
+    return json_list(text, "jobs", JOB, partial(_job, expanded))
 
 
-def _job(entry: dict[str, Any], expanded: bool) -> JobRecord:
+def _job(expanded: bool, entry: dict[str, Any]) -> JobRecord:
     # 26.05 prints the path twice: as the user wrote it, and expanded under another key.
     expanded = expanded and "stdout_expanded" not in entry
     job_id, submitted = number(entry.get("job_id")), epoch(entry.get("submit_time"))
-    if not job_id or submitted is None or "job_state" not in entry:
-        raise GarbledError(f"a job without id, state or submit time: {entry.get('job_id')!r}")
+    if not job_id or submitted is None:
+        raise GarbledError(f"a job without id or submit time: {entry.get('job_id')!r}")
     state = _state(entry["job_state"])
     array_job_id = number(entry.get("array_job_id")) or None
     task_id = _task_id(entry) if array_job_id else None

@@ -5,6 +5,9 @@ from typing import Any
 from relight.clients.slurm_parse import GarbledError, epoch, json_list, number, word
 from relight.domain.slurm import NodeRecord, parse_node_state
 
+NODE = frozenset({"name", "state"})
+"""What only a node has among the objects of such a document."""
+
 
 def parse_nodes(text: str) -> tuple[NodeRecord, ...]:
     """All nodes of the document.
@@ -13,7 +16,7 @@ def parse_nodes(text: str) -> tuple[NodeRecord, ...]:
         GarbledError: when an entry lacks its name or state.
         ReportedError: when the document reports errors.
     """
-    return tuple(_node(entry) for entry in json_list(text, "nodes"))
+    return json_list(text, "nodes", NODE, _node)
 
 
 def _node(entry: dict[str, Any]) -> NodeRecord:

@@ -145,14 +145,12 @@ async def _feed(stream: asyncio.StreamWriter | None, data: bytes) -> None:
 
 async def _whole(stream: asyncio.StreamReader) -> str:
     """Everything up to the end."""
-    parts: list[bytes] = []
-    size = 0
+    whole = bytearray()
     while chunk := await stream.read(1 << 16):
-        size += len(chunk)
-        if size > MAX_OUTPUT:
+        whole += chunk
+        if len(whole) > MAX_OUTPUT:
             raise NotFinishedError(f"more than {MAX_OUTPUT} bytes of output")
-        parts.append(chunk)
-    return b"".join(parts).decode(errors="replace")
+    return whole.decode(errors="replace")
 
 
 async def _head(stream: asyncio.StreamReader) -> str:

@@ -129,7 +129,7 @@ async def test_a_hook_without_an_end_is_never_acted_on(world, watched):
 
 
 async def test_a_slow_read_keeps_its_distance(world, watched, monkeypatch):
-    """Ten times what the read took, however many hooks ask."""
+    """Ten times what slurmctld took for the read, however many hooks ask."""
     seconds = iter(range(0, 1000, 3))
     monkeypatch.setattr("relight.activities.watch._monotonic", lambda: timedelta(seconds=next(seconds)))
     task = asyncio.create_task(ActivityEnvironment().run(watched.watch.watch_jobs, FOR_EVER))
@@ -138,7 +138,7 @@ async def test_a_slow_read_keeps_its_distance(world, watched, monkeypatch):
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
-    assert watched.sleeper.asked == [30.0]
+    assert watched.sleeper.asked == [28.5]
 
 
 async def test_what_slurm_does_not_say_yet_is_looked_at_again_soon(make_world):

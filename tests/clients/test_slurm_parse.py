@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relight.clients.slurm import SlurmError
-from relight.clients.slurm_parse import GarbledError, expand_hosts, json_list, number
+from relight.clients.slurm_parse import GarbledError, expand_hosts, number
 from relight.clients.slurm_parse_errors import read_error, write_error
 from relight.clients.slurm_parse_jobs import parse_jobs, read_exit_code
 from relight.clients.slurm_parse_nodes import parse_nodes
@@ -423,7 +423,7 @@ def test_any_error_text_is_one_of_ours(words: str) -> None:
 def test_any_document_is_read_or_refused(words: str) -> None:
     """Half a document is not a short one."""
     with pytest.raises(GarbledError):
-        json_list('{"jobs": [' + words, "jobs")
+        parse_jobs('{"jobs": [' + words)
 
 
 def test_flags_of_a_failed_completing_job() -> None:
