@@ -13,6 +13,10 @@ ARGS ?=
 # Whether `make test` installs PyTorch: no, cheap (only a build without CUDA) or yes. Rule: deploy/bootstrap.sh.
 TORCH ?= no
 
+# How many files of tests run at once (0: in pytest's own process, for a debugger). Most tests of the system wait.
+JOBS ?= 2
+SPREAD = -n $(JOBS) --dist loadfile
+
 .DEFAULT_GOAL := help
 .PHONY: help setup check test test-fast test-slurm-versions demo bench clean FORCE
 
@@ -38,10 +42,10 @@ check: setup ## Lint, format, types, and which folder imports which
 test: setup ## All tests, on a real Slurm cluster and a real Temporal server (ARGS="-k name" to choose)
 	@deploy/bootstrap.sh torch $(TORCH)
 	$(BIN)/python -m relight.lab.packages
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(SPREAD) $(ARGS)
 
 test-fast: setup ## Tests that need neither Slurm nor minutes
-	$(BIN)/python -m pytest -m "not system and not slow" $(ARGS)
+	$(BIN)/python -m pytest $(SPREAD) -m "not system and not slow" $(ARGS)
 
 test-slurm-versions: setup ## The Slurm contract on each Slurm version, in Debian roots of their own (root, about 3 GB)
 	$(BIN)/python -m relight.lab.packages

@@ -133,6 +133,7 @@ class Confirm:
 
     def _open(self, arg: c.ConfirmInput, attempt: Attempt | None, at: datetime) -> tuple[Incident, Entry]:
         record = attempt.record if attempt else None
+        policy = self._site.policy_for(record).policy if record else self._site.policy
         incident = Incident(
             id=arg.incident.id,
             workflow_id=arg.incident.workflow_id,
@@ -141,7 +142,7 @@ class Confirm:
             lineage=attempt.lineage if attempt else "",
             kind=arg.detection.kind,
             phase=Phase.CONFIRMING,
-            mode=self._site.policy.mode,
+            mode=policy.mode,
             opened_at=at,
             detected_at=arg.detection.detected_at,
             occurred_at=arg.detection.occurred_at,

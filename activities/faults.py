@@ -5,6 +5,7 @@ from collections.abc import Collection
 from datetime import datetime
 
 from relight.attribution.catalogue import Catalogue, Role, Signature
+from relight.attribution.xids import TEXT_DECIDES
 from relight.domain.attempts import Attempt
 from relight.domain.base import short_hash
 from relight.domain.diagnosis import Action, Category
@@ -30,8 +31,6 @@ _SOURCES = {
     "dcgm": Source.DCGM,
     "exporter": Source.EXPORTER,
 }
-_NUMBER_SAYS_NOTHING = frozenset((*range(144, 151), 154))
-"""Xids of which the kernel's line tells whether anything is wrong (NVIDIA Xid catalogue): DCGM has the number only."""
 
 
 class Recogniser:
@@ -43,7 +42,7 @@ class Recogniser:
         # The surest first: one line may fit several.
         self._known = [
             (one, re.compile(pattern))
-            for one in sorted(gpu, key=lambda one: -one.weight)
+            for one in sorted(gpu, key=lambda one: (one.generic, -one.weight))
             for pattern in one.expressions
         ]
 
@@ -67,7 +66,7 @@ class Recogniser:
             return False
         if fault.kind is FaultKind.ROW_REMAP and "failure" not in fault.text.lower():
             return False
-        if fault.source in {"dcgm", "exporter"} and fault.xid in _NUMBER_SAYS_NOTHING:
+        if fault.source in {"dcgm", "exporter"} and fault.xid in TEXT_DECIDES:
             return False
         known = self.signature(fault)
         return known is None or (known.role is Role.ROOT and known.action is not Action.NONE)

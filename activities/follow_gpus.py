@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from relight.activities.follow_stacks import Agents, heard
 from relight.activities.follow_state import Following
 from relight.activities.ingest import NodeSight
-from relight.domain import power
+from relight.domain import power, standstill
 from relight.domain.attempts import Attempt
 from relight.domain.clocks import Clocks
 from relight.domain.evidence import Evidence
@@ -71,6 +71,19 @@ class Gpus:
             if last is None or sight.last_beat - last >= ANOTHER * sight.every:
                 seen.beats[sight.node] = sight.last_beat
                 seen.held = power.with_beat(seen.held, sight.node, sight.gpus)
+
+    def anew(self, each: Following) -> None:
+        """What they did before is over: from now on they are looked at anew."""
+        if seen := self._seen.get(each.attempt.key.job_id):
+            seen.held, seen.beats = {}, {}
+
+    def word(self, each: Following, now: datetime) -> standstill.Gpus:
+        """Whether one still does what it did, and whether nearly all do not."""
+        seen = self._seen.get(each.attempt.key.job_id)
+        if seen is None:
+            return standstill.Gpus()
+        work = power.still_work(seen.levels, seen.held)
+        return standstill.Gpus(work=work, fell=bool(power.judge(seen.levels, seen.held, now)))
 
     def fell(self, each: Following, now: datetime) -> tuple[Evidence, ...]:
         """That their power fell since, and which of them does nothing."""

@@ -4,6 +4,7 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 from pathlib import PurePath
 
+from relight.activities.follow_stacks import GRACE
 from relight.activities.follow_state import Following
 from relight.activities.follow_witnesses import Witnesses
 from relight.activities.site import Site
@@ -19,6 +20,8 @@ BASELINE_OVER = timedelta(seconds=15)
 BASELINE_LASTS = timedelta(minutes=5)
 SAMPLES_APART = timedelta(seconds=0.5)
 """Between two jobs' samples for their baselines: each asks Slurm, and of thousands none is in a hurry."""
+LOOKED_AT_EVERY = timedelta(seconds=30)
+"""While an attempt is given time for a first checkpoint or evaluation, it is looked at whether it does anything."""
 SUSPICION = 0.6
 """Share of the silence limit after which CPU time, power and stacks are looked at, to have them at the limit."""
 AT_ONCE = timedelta(seconds=5)
@@ -54,17 +57,22 @@ class Silence:
             return
         since, limit = self._limit(each)
         silent = now - since
-        if silent < SUSPICION * limit:
+        if_still = self._limit_if_still(each, silent, limit)
+        if silent < SUSPICION * if_still:
             self._witnesses.goes_on(each, everyone, now)
             await self._keep_baseline(each, now, len(everyone))
             return
-        self._witnesses.suspect(each, everyone, now, since + limit)
-        if not each.suspected:
+        self._witnesses.suspect(each, everyone, now, since + looked_at(silent, if_still, limit))
+        if silent >= SUSPICION * limit and not each.suspected:
             each.suspected = True
             each.suspected_from = await self._sample(each, now)
+        still = self._witnesses.standstill(each, now) if if_still <= silent < limit else None
+        if still:
+            limit = if_still
         if silent < limit or await self._is_suspended(each, now) or await self._files_stall(each, everyone, now):
             return
-        recent = cpu_rate(each.suspected_from, await self._sample(each, now))
+        recent = cpu_rate(each.suspected_from, await self._sample(each, now)) if each.suspected else None
+        told = self._witnesses.of_hang(each, now)
         detection = hang_detection(
             each.attempt,
             each.progress.last_step,
@@ -74,7 +82,7 @@ class Silence:
             recent=recent,
             now=now,
             fatal=each.fatal,
-            more=self._witnesses.of_hang(each, now),
+            more=(still, *told) if still else told,
         )
         if witness(detection) is not Answer.YES and self._witnesses.to_come(each, silent - limit):
             return
@@ -97,6 +105,11 @@ class Silence:
         since = max(each.arrival, each.fatal.at)
         # The line makes it earlier, never later.
         return (since, hasty) if since - each.arrival + hasty < limit else (each.arrival, limit)
+
+    def _limit_if_still(self, each: Following, silent: timedelta, limit: timedelta) -> timedelta:
+        """How long it may be silent where it does nothing; not asked while the silence is short, as it mostly is."""
+        policy = self._site.policy.hang
+        return limit if silent < SUSPICION * policy.floor else min(limit, each.limit_if_still(policy))
 
     async def _files_stall(self, each: Following, everyone: Collection[Following], now: datetime) -> bool:
         """Whether the file system rather than the job has fallen silent; said once."""
@@ -151,6 +164,13 @@ class Silence:
         except SlurmError:
             return None
         return None if used is None else CpuSample(at=now, used=used)
+
+
+def looked_at(silent: timedelta, if_still: timedelta, limit: timedelta) -> timedelta:
+    """After how much silence an attempt is next judged: where it may be given more time, from `if_still` on."""
+    rounds = max(0, -((if_still + GRACE - silent) // LOOKED_AT_EVERY))
+    after = if_still + rounds * LOOKED_AT_EVERY
+    return after if limit - after >= LOOKED_AT_EVERY else limit
 
 
 def _mount(each: Following) -> str:

@@ -4,7 +4,7 @@ Nothing here is waited for: the follower looks by in each of its rounds.
 """
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -16,6 +16,7 @@ from relight.domain.base import compact_time, short_hash
 from relight.domain.evidence import Evidence
 from relight.domain.reports import ProbeAnswer, ProbeKind, ProbeRequest
 from relight.domain.stacks import Pair, judge
+from relight.domain.standstill import Gpus, stands_still
 
 MAX_NODES = 256
 """Of a larger attempt, these many nodes are asked."""
@@ -79,8 +80,11 @@ class _Node:
 class _Look:
     """Both looks at one attempt."""
 
-    def __init__(self, agents: Agents, attempt: Attempt, now: datetime) -> None:
+    def __init__(self, agents: Agents, attempt: Attempt, now: datetime, limit_at: datetime) -> None:
         self.attempt = attempt
+        self.limit_at = limit_at
+        """By when it is to be judged."""
+        self._judged: tuple[datetime, Evidence | None] | None = None
         self._agents = agents
         self._name = f"{short_hash(str(attempt.key))}/{compact_time(now)}"
         heard_of = [(node, heard(agents, node, now)) for node in attempt.record.nodes[:MAX_NODES]]
@@ -112,12 +116,24 @@ class _Look:
 
     def evidence(self, now: datetime) -> tuple[Evidence, ...]:
         """What the answers tell."""
-        pairs = [
+        return judge(self._pairs(), len(self.attempt.record.nodes), now)
+
+    def standstill(self, gpus: Callable[[], Gpus], now: datetime) -> Evidence | None:
+        """That the attempt does nothing, once all answers are there; judged once, and soon a thing of the past."""
+        if self._judged is None:
+            pairs = self._pairs()
+            if not pairs or len(pairs) < self.size:
+                return None
+            self._judged = now, stands_still(pairs, len(self.attempt.record.nodes), gpus(), now)
+        at, found = self._judged
+        return found if now - at <= GRACE else None
+
+    def _pairs(self) -> list[Pair]:
+        return [
             Pair(name, node.first.result(), node.second.result())
             for name, node in self._nodes.items()
             if node.second is not None and node.second.done()
         ]
-        return judge(pairs, len(self.attempt.record.nodes), now)
 
     def end(self) -> None:
         """Nothing is wanted any more."""
@@ -135,17 +151,23 @@ class Stacks:
         self._looks: dict[int, _Look] = {}
         """By job id."""
 
-    def suspect(self, each: Following, everyone: Collection[Following], now: datetime, limit_at: datetime) -> None:
-        """Look at an attempt that may hang and will be told to do so at `limit_at`."""
+    def suspect(self, each: Following, everyone: Collection[Following], now: datetime, limit_at: datetime) -> bool:
+        """Look at an attempt that may hang and will be told to do so at `limit_at`; True where that is a new look."""
         job_id = each.attempt.key.job_id
         look = self._looks.get(job_id)
-        if look is None or look.attempt is not each.attempt:
+        if look is not None and limit_at > look.limit_at + GRACE:
+            # It was judged, and is not told yet.
+            self.clear(each)
+            look = None
+        begins = look is None or look.attempt is not each.attempt
+        if look is None or begins:
             self._drop_ended(everyone)
             asked = sum(other.size for other in self._looks.values())
             if asked + min(MAX_NODES, len(each.attempt.record.nodes)) > MAX_ASKED:
-                return
-            look = self._looks[job_id] = _Look(self._agents, each.attempt, now)
+                return False
+            look = self._looks[job_id] = _Look(self._agents, each.attempt, now, limit_at)
         look.go_on(now, limit_at)
+        return begins
 
     def clear(self, each: Following) -> None:
         """It goes on, or all is told."""
@@ -161,6 +183,11 @@ class Stacks:
         """What the stacks tell by now."""
         look = self._looks.get(each.attempt.key.job_id)
         return look.evidence(now) if look else ()
+
+    def standstill(self, each: Following, gpus: Callable[[], Gpus], now: datetime) -> Evidence | None:
+        """That the attempt does nothing at all; `gpus` tells what its GPUs do."""
+        look = self._looks.get(each.attempt.key.job_id)
+        return look.standstill(gpus, now) if look else None
 
     def _drop_ended(self, everyone: Collection[Following]) -> None:
         there = {id(each.attempt) for each in everyone}

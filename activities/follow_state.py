@@ -15,7 +15,16 @@ from relight.domain.evidence import Detection, Evidence
 from relight.domain.findings import Learnt, numerics_detection, slow_detection
 from relight.domain.laggards import Ranks, RankTime
 from relight.domain.numerics import with_losses
-from relight.domain.progress import FATAL_IN_FLIGHT, FATAL_STEPS, CpuSample, HangPolicy, Sign, silence_limit, stride
+from relight.domain.progress import (
+    FATAL_IN_FLIGHT,
+    FATAL_STEPS,
+    CpuSample,
+    HangPolicy,
+    Sign,
+    silence_limit,
+    standstill_limit,
+    stride,
+)
 from relight.domain.rhythm import caught_up, with_signs
 from relight.domain.step_outputs import step_outputs
 from relight.domain.straggler import skipped, with_steps
@@ -124,6 +133,10 @@ class Following:
     def limit(self, policy: HangPolicy) -> timedelta:
         """How long it may be silent now."""
         return silence_limit(self.learnt.rhythm, policy, stepped=self.progress.last_step is not None)
+
+    def limit_if_still(self, policy: HangPolicy) -> timedelta:
+        """The same where it is seen to do nothing."""
+        return standstill_limit(self.learnt.rhythm, policy, stepped=self.progress.last_step is not None)
 
     def positions(self) -> dict[str, LogPosition]:
         """How far its files have been read, as it is written down."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from datetime import datetime, timedelta
+from functools import partial
 
 from relight.activities.follow_gpus import Gpus
 from relight.activities.follow_stacks import GRACE, Agents, Nobody, Stacks
@@ -31,8 +32,13 @@ class Witnesses:
 
     def suspect(self, each: Following, everyone: Collection[Following], now: datetime, limit_at: datetime) -> None:
         """It has been silent for most of what it may: ask, so that the answers are there at the limit."""
-        self._stacks.suspect(each, everyone, now, limit_at)
+        if self._stacks.suspect(each, everyone, now, limit_at):
+            self._gpus.anew(each)
         self._gpus.suspect(each, everyone, now)
+
+    def standstill(self, each: Following, now: datetime) -> Evidence | None:
+        """That it does nothing at all, as far as everything shows that they see."""
+        return self._stacks.standstill(each, partial(self._gpus.word, each, now), now)
 
     def of_hang(self, each: Following, now: datetime) -> tuple[Evidence, ...]:
         """What they tell of its silence by now."""

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
-from pathlib import Path
+from pathlib import PurePosixPath
+from posixpath import relpath
 from typing import BinaryIO
 
 from temporalio import activity
@@ -14,13 +15,15 @@ from temporalio import activity
 from relight.activities import contracts as c
 from relight.activities.agent_faults import AgentFaults
 from relight.activities.confirm import NEVER_SEEN, Sights, heard_again, no_agents
+from relight.activities.flight_dumps import flight_dumps
 from relight.activities.records import save
 from relight.activities.sights import blind_now
 from relight.activities.site import Site, beating, poll
+from relight.activities.surroundings import surroundings
 from relight.attribution.catalogue import load
 from relight.attribution.engine import diagnose
 from relight.attribution.scanner import Scanner
-from relight.attribution.sources import Context, LogSource, PriorFailure
+from relight.attribution.sources import Context, LogSource, PriorFailure, Seat
 from relight.clients.logs import LogError
 from relight.domain.attempts import Attempt, AttemptState, Progress
 from relight.domain.detectors import unread_outputs
@@ -31,10 +34,12 @@ from relight.domain.incidents import Incident, Outcome, Phase
 from relight.domain.ledger import RowKind
 from relight.domain.policy import Situation, Verdict, decide, successors
 from relight.domain.progress import witness
+from relight.domain.ranks import rank_nodes
 from relight.domain.silence import lost_before_slurm, shows_loss
 from relight.domain.slurm import JobRecord, JobState
 from relight.domain.step_outputs import step_outputs
 from relight.domain.watching import lost_nodes
+from relight.domain.wishes import wishes
 
 MAX_KERNEL_LOGS = 256
 """Nodes whose kernel log is read for one incident: of a larger job, the suspects first."""
@@ -64,9 +69,12 @@ class Investigate:
         record = await self._site.record(attempt.key.job_id)
         nodes = await self._site.slurm.nodes()
         starts = {path: position.start for path, position in progress.files.items()}
+        named = {path: PurePosixPath(path).name for path in attempt.outputs}
+        # Of what steps write the folder may tell the rank, as in `attempt_0/3/stderr.log`.
+        named |= {path: relpath(path, attempt.record.work_dir) for path in await self._step_outputs(attempt)}
         sources = [
-            LogSource(Path(path).name, Source.JOB_LOG, None, partial(self._site.logs.open, path, starts.get(path, 0)))
-            for path in (*attempt.outputs, *await self._step_outputs(attempt))
+            LogSource(name, Source.JOB_LOG, None, partial(self._site.logs.open, path, starts.get(path, 0)))
+            for path, name in named.items()
         ]
         kernel, unreadable = await self._kernel_logs(attempt)
         told = await self._agent_faults.around(attempt, _began(arg.detection, progress))
@@ -75,10 +83,14 @@ class Investigate:
         signalled = (*arg.detection.evidence, *arg.evidence)
         context = _context(attempt, record, arg.detection, gone=gone, earlier=earlier, last_step=progress.last_step)
         unlaunched = not_launched_on(attempt, record, nodes)
-        context = context.model_copy(update={"not_launched_on": unlaunched, "seen": signalled})
+        before, beside = await surroundings(self._site, attempt, arg.detection)
+        around = {"node_history": before, "spread": beside}
+        context = context.model_copy(update={"not_launched_on": unlaunched, "seen": signalled, **around})
+        dumps = await flight_dumps(self._site, attempt)
         async with beating():
-            found = await asyncio.to_thread(diagnose, [*sources, *kernel], context, self._scanner, told)
-        diagnosis = bounded(found.model_copy(update={"unreadable": (*found.unreadable, *unreadable)}), signalled)
+            found = await asyncio.to_thread(diagnose, [*sources, *kernel], context, self._scanner, told, dumps.recorded)
+        unread = (*found.unreadable, *unreadable, *dumps.unreadable)
+        diagnosis = bounded(found.model_copy(update={"unreadable": unread}), signalled)
         body = diagnosis.model_dump(mode="json")
         update = {"phase": Phase.DIAGNOSING, "diagnosis": diagnosis}
         await save(self._site, arg.incident, "diagnose", RowKind.DIAGNOSED, body, **update)
@@ -144,6 +156,7 @@ class Investigate:
         record = await self._settled(attempt)
         nodes = await self._site.slurm.nodes()
         jobs = await self._site.slurm.jobs()
+        limit = wishes(attempt.record.comment).most_requeues
         mine = {attempt.record.partition} if attempt.record.partition else set()
         # What was not launched has written nothing that could be missed.
         unread = () if not_launched_on(attempt, record, nodes) else unread_outputs(attempt, arg.diagnosis.unreadable)
@@ -160,8 +173,11 @@ class Investigate:
             earlier=await self._earlier(arg.incident, attempt),
             witness=witness(arg.detection),
             blind=(*unseen, *unread),
+            requeues=await self._site.requeues(attempt) if limit is not None else 0,
         )
-        verdict = decide(situation, arg.diagnosis, self._site.policy)
+        ruled = self._site.policy_for(attempt.record)
+        made_by = {"policy_version": ruled.version, "policy_rules": ruled.rules}
+        verdict = decide(situation, arg.diagnosis, ruled.policy).model_copy(update=made_by)
         body = {"digest": verdict.plan.digest, **verdict.model_dump(mode="json")}
         update = {"phase": Phase.PLANNING, "plan": verdict.plan, "mode": verdict.mode}
         await save(self._site, arg.incident, "plan", RowKind.PLANNED, body, **update)
@@ -196,6 +212,7 @@ def _context(
     same = record if record and record.submit_time == attempt.key.submit_time else None
     return Context(
         nodes=attempt.record.nodes,
+        rank_map={rank: Seat(node=node) for rank, node in rank_nodes(attempt).items()},
         state=same.state if same else None,
         reason=same.reason if same else "",
         exit_code=same.exit_code if same else None,

@@ -57,7 +57,9 @@ class WatchBook:
         mine = WorkerReport(
             worker=self._worker,
             version=self._version,
-            mode=str(site.policy.mode),
+            mode=str(site.policy.ceiling),
+            policy=site.policy_version,
+            policy_problem=site.policy_problem,
             started_at=site.detectors.started_at,
             written_at=now,
             sights=site.detectors.sights(),

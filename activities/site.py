@@ -22,7 +22,11 @@ from relight.domain.evidence import Detection
 from relight.domain.hands import Hand, own_row, requeued, whose_hand
 from relight.domain.ledger import Entry, RowKind
 from relight.domain.policy import Policy
+from relight.domain.policy_rules import InForce, in_force, version_of
 from relight.domain.slurm import ENDED, JobRecord, JobState, NodeRecord
+
+MOST_ATTEMPTS = 1000
+"""Attempts of one job that are looked through for our requeues."""
 
 
 def as_files(_: JobRecord) -> tuple[str, ...]:
@@ -56,10 +60,30 @@ class Site:
     metrics: GpuMetrics | None = None
     """What DCGM's exporters show; None where that is not read."""
     detectors: Detectors = field(init=False)
+    policy_problem: str = field(init=False, default="")
+    """Why a newer policy of the settings file is not in force; empty: it is, or there is none."""
 
     def __post_init__(self) -> None:
         """Detectors go by the site's clock."""
         object.__setattr__(self, "detectors", Detectors(self.clock))
+
+    def policy_for(self, job: JobRecord) -> InForce:
+        """The policy for one job, rules applied."""
+        return in_force(self.policy, self.cluster, job)
+
+    @property
+    def policy_version(self) -> str:
+        """Names the policy in force."""
+        return version_of(self.policy)
+
+    def enforce(self, policy: Policy) -> None:
+        """From now on this policy counts; what has been decided keeps the one it was decided by."""
+        object.__setattr__(self, "policy", policy)
+        object.__setattr__(self, "policy_problem", "")
+
+    def refuse(self, problem: str) -> None:
+        """The settings file has a policy that cannot be used: the one in force stays."""
+        object.__setattr__(self, "policy_problem", problem)
 
     async def record(self, job_id: int) -> JobRecord | None:
         """The job as slurmctld shows it now, or None when it does not (or no longer) know it."""
@@ -116,6 +140,12 @@ class Site:
         """True when the ledger holds our intent to requeue this attempt."""
         rows = await self.ledger.rows(attempt=str(key), kind=RowKind.INTENT)
         return any(row.body.get("what") == "requeue" for row in rows)
+
+    async def requeues(self, attempt: Attempt) -> int:
+        """How often Relight has meant to requeue this job."""
+        states = await self.ledger.attempts_of_job(self.cluster, attempt.key.job_id, limit=MOST_ATTEMPTS)
+        mine = [state.attempt.key for state in states if state.attempt.lineage == attempt.lineage]
+        return sum([await self.meant_to_requeue(key) for key in mine])
 
     def entry(self, entry_id: str, kind: RowKind, body: dict[str, Any], attempt: Attempt | None = None) -> Entry:
         """A ledger row that belongs to no incident."""

@@ -1,146 +1,159 @@
 """Finds many patterns in one pass: hyperscan where it is installed, else `re` behind literal searches.
 
-Both engines report the same lines (a test holds them to it); hyperscan is many times faster.
+Both engines report the same lines (a test holds them to it); hyperscan is many times faster. Why these two:
+docs/decisions/0014-scanner.md.
 """
 
-import importlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from functools import cache
+from itertools import islice
 from threading import Lock
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-hyperscan: Any
-try:
-    hyperscan = importlib.import_module("hyperscan")
-except ImportError:  # the extra `scan` is not installed
-    hyperscan = None
+from relight.attribution import hyperscan_automaton
+from relight.attribution.hyperscan_automaton import Hit, HyperscanAutomaton, PatternError
+from relight.attribution.keywords import needed
 
-_TAIL = re.compile(r"\(\?P<\w+>\.\{0,\d+\}\)$|\.\{0,\d+\}$")
-_TAIL_ONE = re.compile(r"\(\?P<\w+>\.\{1,\d+\}\)$|\.\{1,\d+\}$")
-SHORTEST_LITERAL = 2
-"""Shorter texts are everywhere: looking for them saves nothing."""
+__all__ = ["Automaton", "Hit", "PatternError", "ReAutomaton", "build"]
+
 FAR = 4096
 """How far around its literal a pattern is tried by the slow engine: a giant line must not cost the square of it."""
-
-
-class Hit(NamedTuple):
-    """A pattern found."""
-
-    pattern: int
-    """Its place in the list given."""
-    end: int
-    """Offset in the data just behind it."""
+SMALL = 4 << 20
+"""Bytes that the slow engine has read before it is worth compiling for the fast one, which takes seconds."""
 
 
 class Automaton(Protocol):
-    """Searches data for all patterns at once."""
+    """Searches data for all patterns at once. Threads may share it."""
 
-    def hits(self, data: bytes) -> Iterator[Hit] | Sequence[Hit]:
-        """Every line that a pattern matches is hit at least once (or, for `once` patterns, some line)."""
+    def hits(self, data: bytes, *, once: bool = True) -> Sequence[Hit]:
+        """The patterns found, by where they end: each line that a pattern matches is hit at least once.
+
+        Without `once`, those patterns need not be found any more.
+        """
+
+    def first(self, data: bytes) -> int | None:
+        """Where some pattern ends for the first time, or None."""
+
+    def prepare(self) -> None:
+        """Compile now what else is compiled when there is much to read."""
 
 
-def detector(pattern: str) -> str:
-    """The pattern without what it only captures at its end: hyperscan reports every possible end."""
-    return _TAIL_ONE.sub(".", _TAIL.sub("", pattern))
+def build(
+    patterns: Sequence[str],
+    once: Collection[int] = (),
+    *,
+    rare: bool = True,
+    fast: bool | None = None,
+    lazy: bool = False,
+) -> Automaton:
+    """An automaton for these patterns.
+
+    Of the patterns whose places are in `once`, one hit in each block of data is asked for, not all. `rare` patterns
+    are expected in few lines. `fast` picks the engine: True for hyperscan, False for `re`, None for the best that is
+    installed. A `lazy` one is compiled for hyperscan only when it has been given much to read.
+
+    Raises:
+        PatternError: when hyperscan cannot search for one of them.
+    """
+    if fast is False or (fast is None and hyperscan_automaton.hyperscan is None):
+        return ReAutomaton(patterns, once)
+    quick = HyperscanAutomaton(patterns, once, rare=rare)
+    if lazy and not quick.ready:
+        return _Lazy(quick, ReAutomaton(patterns, once))
+    quick.prepare()
+    return quick
 
 
-class HyperscanAutomaton:
-    """All patterns compiled into one automaton."""
+class _Lazy:
+    """The slow engine at first, for nothing is quicker with a small log; the fast one from some size on."""
 
-    def __init__(self, patterns: Sequence[str], once: Sequence[bool]) -> None:
-        multiline, single = hyperscan.HS_FLAG_MULTILINE, hyperscan.HS_FLAG_SINGLEMATCH
-        self._lock = Lock()  # the database's scratch space serves one scan at a time
-        self._database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
-        self._database.compile(
-            expressions=[detector(pattern).encode() for pattern in patterns],
-            ids=list(range(len(patterns))),
-            elements=len(patterns),
-            flags=[multiline | (single if only else 0) for only in once],
-        )
+    def __init__(self, quick: HyperscanAutomaton, slow: "ReAutomaton") -> None:
+        self._quick, self._slow = quick, slow
+        self._lock = Lock()
+        self._left = SMALL
 
-    def hits(self, data: bytes) -> Sequence[Hit]:
-        """Where the patterns end in the data."""
-        found: list[Hit] = []
+    def hits(self, data: bytes, *, once: bool = True) -> Sequence[Hit]:
+        return self._engine(data).hits(data, once=once)
 
-        def on_match(pattern: int, _start: int, end: int, _flags: int, _context: Any) -> None:
-            found.append(Hit(pattern, end))
+    def first(self, data: bytes) -> int | None:
+        return self._engine(data).first(data)
 
+    def prepare(self) -> None:
+        self._quick.prepare()
+        self._left = 0
+
+    def _engine(self, data: bytes) -> Automaton:
         with self._lock:
-            self._database.scan(data, match_event_handler=on_match)
-        return found
+            self._left -= len(data)
+            return self._quick if self._left <= 0 else self._slow
+
+
+class _Row(NamedTuple):
+    """A pattern of the slow engine."""
+
+    number: int
+    texts: tuple[bytes, ...]
+    """Each match holds one of these, in some case."""
+    shapes: tuple[bytes, ...]
+    """The texts as they stand in the shape of a line."""
+    pattern: str
+    once: bool
+
+
+_DIGITS = bytes.maketrans(b"123456789", b"000000000")
 
 
 class ReAutomaton:
-    """The standard library's way: look for a literal of the pattern, then match the line around it."""
+    """The standard library's way: look for a text that the pattern needs, then match the line around it."""
 
-    def __init__(self, patterns: Sequence[str], once: Sequence[bool]) -> None:
-        self._rows = [
-            (number, literal(pattern), re.compile(pattern.encode(), re.MULTILINE), only)
-            for number, (pattern, only) in enumerate(zip(patterns, once, strict=True))
-        ]
+    def __init__(self, patterns: Sequence[str], once: Collection[int] = ()) -> None:
+        self._rows = [_row(number, pattern, number in once) for number, pattern in enumerate(patterns)]
 
-    def hits(self, data: bytes) -> Iterator[Hit]:
+    def hits(self, data: bytes, *, once: bool = True) -> Sequence[Hit]:
         """Where the patterns end in the data."""
+        found: list[Hit] = []
+        for row, ends in self._found(data):
+            if row.once and not once:
+                continue
+            found += ((end, row.number) for end in (islice(ends, 1) if row.once else ends))
+        found.sort()
+        return found
+
+    def first(self, data: bytes) -> int | None:
+        """Where the first match ends."""
+        return min((end for _, ends in self._found(data) for end in islice(ends, 1)), default=None)
+
+    def prepare(self) -> None:
+        """Nothing is compiled."""
+
+    def _found(self, data: bytes) -> Iterator[tuple[_Row, Iterator[int]]]:
         lowered = data.lower()
-        for number, needed, pattern, only in self._rows:
-            ends = _near(data, lowered, needed, pattern) if needed else (m.end() for m in pattern.finditer(data))
-            for end in ends:
-                yield Hit(number, end)
-                if only:
-                    break
+        # Logs say the same with other numbers all the time: what stands in no shape stands in no line.
+        shapes = b"\n".join(set(lowered.translate(_DIGITS).split(b"\n")))
+        for row in self._rows:
+            texts = [text for text, shape in zip(row.texts, row.shapes, strict=True) if shape in shapes]
+            if texts:
+                yield row, (end for text in texts for end in _ends(row.pattern, text, lowered, data))
 
 
-def _near(data: bytes, lowered: bytes, needed: bytes, pattern: re.Pattern[bytes]) -> Iterator[int]:
-    at = lowered.find(needed)
+def _row(number: int, pattern: str, once: bool) -> _Row:
+    texts = needed(pattern) or (b"",)
+    return _Row(number, texts, tuple(text.translate(_DIGITS) for text in texts), pattern, once)
+
+
+def _ends(pattern: str, text: bytes, lowered: bytes, data: bytes) -> Iterator[int]:
+    regex = _regex(pattern)
+    at = lowered.find(text)
     while at >= 0:
-        start = data.rfind(b"\n", 0, at) + 1
-        end = data.find(b"\n", at)
-        end = len(data) if end < 0 else end
-        if found := pattern.search(data, max(start, at - FAR), min(end, at + FAR)):
+        start = max(data.rfind(b"\n", max(0, at - FAR), at) + 1, at - FAR)
+        end = data.find(b"\n", at, at + FAR)
+        end = min(len(data), at + FAR) if end < 0 else end
+        if found := regex.search(data, start, end):
             yield found.end()
-        at = lowered.find(needed, end)
+        at = lowered.find(text, max(end, at + 1))
 
 
-_TOKEN = re.compile(
-    r"""
-    ( \(\?P<\w+> | \(\?i?: | \(\?i\) | \( )    # opens a group
-    | ( \) )
-    | ( [*?] | \{0?,\d*\} | \{0\} )              # what stands before may be missing
-    | ( \+ | \{\d[\d,]*\} )                      # it may be repeated
-    | ( \| )
-    | ( \[(?:\\.|[^\]\\])+\] | \\[A-Za-z0-9] | [.^$] )
-    | \\?(.)                                     # stands for itself
-    """,
-    re.VERBOSE,
-)
-_BREAK = "\0"
-
-
-def literal(pattern: str) -> bytes:
-    """The longest text, in lower case, that every match of the pattern holds; empty when there is none."""
-    frames: list[list[str]] = [[]]
-    for opens, closes, optional, repeated, either, unknown, plain in _TOKEN.findall(pattern):
-        if opens:
-            frames += [[]] if opens != "(?i)" else []
-        elif closes:
-            inside = frames.pop()
-            frames[-1].append(_BREAK if "|" in inside else "".join(inside))
-        elif optional:
-            frames[-1][-1] = _BREAK
-        elif repeated:
-            frames[-1].append(_BREAK)
-        else:
-            frames[-1].append(either or (_BREAK if unknown or plain == "|" else plain.lower()))
-    runs = [] if "|" in frames[0] else "".join(frames[0]).split(_BREAK)
-    best = max(runs, key=len, default="")
-    return best.encode() if len(best) >= SHORTEST_LITERAL else b""
-
-
-def build(patterns: Sequence[str], once: Sequence[bool], *, fast: bool | None = None) -> Automaton:
-    """An automaton for these patterns.
-
-    `once[i]` asks for one hit of pattern i in each block of data, not for all. `fast` picks the engine: True for
-    hyperscan, False for `re`, None for the best that is installed.
-    """
-    use = hyperscan is not None if fast is None else fast
-    return HyperscanAutomaton(patterns, once) if use else ReAutomaton(patterns, once)
+@cache
+def _regex(pattern: str) -> re.Pattern[bytes]:
+    return re.compile(pattern.encode(), re.MULTILINE)

@@ -1,19 +1,50 @@
 """The failure knowledge: signatures as data, read from `signatures/` and from a site's own files."""
 
-import re
-import string
 from collections.abc import Iterable, Mapping
-from enum import StrEnum
+from difflib import get_close_matches
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import yaml
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
+from relight.attribution.signature import (
+    CHECKED,
+    Blame,
+    Examples,
+    Isolates,
+    Retry,
+    Role,
+    Signature,
+    Tell,
+    Variant,
+    When,
+    Witness,
+)
 from relight.domain.base import Value
-from relight.domain.diagnosis import Action, Category
+
+__all__ = [
+    "FILES",
+    "Blame",
+    "Catalogue",
+    "CatalogueError",
+    "CatalogueFile",
+    "Examples",
+    "Isolates",
+    "Marks",
+    "Retry",
+    "Role",
+    "Signature",
+    "Tell",
+    "Variant",
+    "When",
+    "Witness",
+    "load",
+    "problems",
+]
 
 FILES = tuple(
     f"{group}.yaml"
@@ -31,147 +62,12 @@ FILES = tuple(
     )
 )
 """The shipped files, in this order: of equal candidates the earlier signature comes first."""
-SUMMARY_FIELDS = frozenset({"where", "peer", "exc", "msg", "exit", "missing", "when"})
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""LibYAML's where PyYAML was built with it: nine times as fast, and the catalogue is read for each diagnosis."""
 
 
 class CatalogueError(ValueError):
     """A catalogue file cannot be used; the message names file, entry, field, what was found and what is accepted."""
-
-
-class Role(StrEnum):
-    """What a line tells about the cause."""
-
-    ROOT = "root"
-    CASCADE = "cascade"
-    """The shadow of another's failure: the verdict only when nothing explains it."""
-    WRAPPER = "wrapper"
-    """A launcher's report that something ended."""
-    CONTEXT = "context"
-    """Worth knowing, breaks nothing by itself."""
-
-
-class Blame(StrEnum):
-    """Whom a signature's lines implicate."""
-
-    ALL = "all"
-    """Everyone who printed it."""
-    FIRST = "first"
-    """Who printed it first: later ones were torn down."""
-    SAME_CODE = "same code"
-    """Those that name the same `code` or `exc` as the first line."""
-    NAMED = "named"
-    """Those that the text names, not the one that prints."""
-    PEER = "peer"
-    """The other end that the text names."""
-    SILENT = "silent"
-    """Those that did *not* print it, or are behind."""
-    NOBODY = "nobody"
-
-
-class Isolates(StrEnum):
-    """How far the signature may keep a node away from work."""
-
-    NEVER = "never"
-    JOB_EXCLUSION = "job_exclusion"
-    """Out of this job's own retry."""
-    PLATFORM = "platform"
-    """Also a reason to drain the node, when a platform source (its kernel log) says it."""
-
-
-class Tell(StrEnum):
-    """Who should hear of it."""
-
-    USER = "user"
-    HARDWARE_OPS = "hardware ops"
-    NETWORK_OPS = "network ops"
-    STORAGE_OPS = "storage ops"
-    NOBODY = "nobody"
-
-
-class When(StrEnum):
-    """Circumstances that change what a signature means."""
-
-    AT_START = "at_start"
-    """The log shows the start of a job that has never trained a step."""
-    AFTER_PROGRESS = "after_progress"
-    FIRST_STEPS = "first_steps"
-    """At or before the first few steps of training."""
-    AT_END = "at_end"
-    """All steps were done."""
-    FIRST_COLLECTIVE = "first_collective"
-    """No collective of the group ever completed."""
-    TOO_MANY_WORKERS = "too_many_workers"
-    """More workers joined than the world has."""
-
-
-class Variant(Value, extra="forbid"):
-    """What changes under a circumstance; fields left out stay as they are."""
-
-    when: When
-    category: Category | None = None
-    action: Action | None = None
-    action_if_it_repeats: Action | None = None
-
-
-class Signature(Value, extra="forbid"):
-    """One kind of failure, or of its echoes."""
-
-    id: str = Field(pattern=r"^[A-Z][A-Z0-9_]*$")
-    role: Role
-    category: Category
-    entity: str
-    """What is broken, in words."""
-    patterns: tuple[str, ...] = ()
-    """Regular expressions for one line, in the dialect that hyperscan and `re` share."""
-    xids: tuple[int, ...] = ()
-    """Xid numbers; each adds a pattern for the driver's line."""
-    action: Action
-    action_if_it_repeats: Action
-    weight: float = Field(gt=0, le=1)
-    """Confidence that this is the cause when its line is there; also the order among roots."""
-    blame: Blame = Blame.ALL
-    isolates_node: Isolates = Isolates.NEVER
-    if_every_node: Action | None = None
-    """The action when it is not one node but most of them."""
-    explains: tuple[str, ...] = ()
-    """Ids whose lines are echoes of this one when they come after it; `*` for all."""
-    generic: bool = False
-    """Yields a line to any other signature that recognises it."""
-    tell: Tell
-    summary: str
-    source: str = Field(min_length=3)
-    """Where the rule is from."""
-    variants: tuple[Variant, ...] = ()
-
-    @field_validator("patterns")
-    @classmethod
-    def _compile(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
-        for pattern in patterns:
-            _check_pattern(pattern)
-        return patterns
-
-    @field_validator("summary")
-    @classmethod
-    def _known_fields(cls, summary: str) -> str:
-        names = {name for _, name, _, _ in string.Formatter().parse(summary) if name is not None}
-        if unknown := names - SUMMARY_FIELDS:
-            accepted = ", ".join(sorted(SUMMARY_FIELDS))
-            raise ValueError(f"unknown {{{min(unknown)}}}; accepted are {accepted}")
-        return summary
-
-    @model_validator(mode="after")
-    def _recognisable(self) -> Self:
-        if not self.patterns and not self.xids:
-            raise ValueError("neither patterns nor xids: nothing would ever match")
-        return self
-
-    @property
-    def expressions(self) -> tuple[str, ...]:
-        """All patterns, with the ones that the Xid numbers stand for."""
-        if not self.xids:
-            return self.patterns
-        numbers = "|".join(str(number) for number in self.xids)
-        return (*self.patterns, rf"Xid \(PCI:(?P<gpu>[0-9A-Fa-f:.]+)\): (?P<code>{numbers})[, ]")
 
 
 class Marks(Value, extra="forbid"):
@@ -180,6 +76,12 @@ class Marks(Value, extra="forbid"):
     placement: tuple[str, ...] = ()
     address: tuple[str, ...] = ()
     startup: tuple[str, ...] = ()
+
+
+class CatalogueFile(Value, extra="forbid"):
+    """What a file of signatures holds."""
+
+    signatures: tuple[Signature, ...]
 
 
 class Catalogue(Value):
@@ -197,58 +99,6 @@ class Catalogue(Value):
         return identity in self.signatures
 
 
-def _check_pattern(pattern: str) -> None:
-    if re.search(r"\(\?<?[=!]|\(\?P=|\\[1-9]", pattern):
-        raise ValueError(f"{pattern!r} uses look-around or a back reference, which hyperscan cannot do")
-    try:
-        compiled = re.compile(pattern.encode(), re.MULTILINE)
-    except re.error as error:
-        raise ValueError(f"{pattern!r} is not a regular expression: {error}") from error
-    if compiled.search(b""):
-        raise ValueError(f"{pattern!r} matches the empty line")
-
-
-def _read(text: str, file: str) -> Mapping[str, Any]:
-    try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise CatalogueError(f"{file}: not YAML: {error}") from error
-    if not isinstance(content, dict) or not isinstance(content.get("signatures"), list):
-        raise CatalogueError(f"{file}: found no list under 'signatures'; a catalogue begins with `signatures:`")
-    return content
-
-
-def _signature(entry: object, number: int, file: str) -> Signature:
-    name = entry.get("id", f"number {number}") if isinstance(entry, dict) else f"number {number}"
-    try:
-        return Signature.model_validate(entry)
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"]) or "(entry)"
-        found = "" if first["type"] == "missing" else f", found {first['input']!r:.120}"
-        raise CatalogueError(f"{file}: entry {name}: {field}: {first['msg']}{found}") from error
-
-
-def _signatures(content: Mapping[str, Any], file: str) -> dict[str, Signature]:
-    result: dict[str, Signature] = {}
-    for number, entry in enumerate(content["signatures"], 1):
-        signature = _signature(entry, number, file)
-        if signature.id in result:
-            raise CatalogueError(f"{file}: entry {signature.id}: id: found twice; each id stands once in a file")
-        result[signature.id] = signature
-    return result
-
-
-@cache
-def _shipped() -> Catalogue:
-    folder = resources.files("relight.attribution").joinpath("signatures")
-    signatures: dict[str, Signature] = {}
-    for name in FILES:
-        signatures |= _signatures(_read(folder.joinpath(name).read_text("utf-8"), name), name)
-    marks = yaml.safe_load(folder.joinpath("marks.yaml").read_text("utf-8"))["marks"]
-    return Catalogue(signatures=signatures, marks=Marks.model_validate(marks))
-
-
 def load(extra: Iterable[Path] = ()) -> Catalogue:
     """The shipped catalogue with a site's own files over it; an entry with a known id replaces it.
 
@@ -258,17 +108,115 @@ def load(extra: Iterable[Path] = ()) -> Catalogue:
     shipped = _shipped()
     signatures = dict(shipped.signatures)
     for path in extra:
-        try:
-            text = path.read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise CatalogueError(f"{path}: cannot be read: {error}") from error
-        signatures |= _signatures(_read(text, str(path)), str(path))
-    _check_references(signatures)
+        found, wrong = _read(path, signatures)
+        if wrong:
+            more = f" (and {len(wrong) - 1} more: relight catalogue test {path})" if len(wrong) > 1 else ""
+            raise CatalogueError(wrong[0] + more)
+        signatures |= found
     return Catalogue(signatures=signatures, marks=shipped.marks)
 
 
-def _check_references(signatures: Mapping[str, Signature]) -> None:
-    for signature in signatures.values():
-        for other in signature.explains:
-            if other != "*" and other not in signatures:
-                raise CatalogueError(f"entry {signature.id}: explains: found {other!r}, which is no entry's id")
+def problems(path: Path, extra: Iterable[Path] = ()) -> tuple[str, ...]:
+    """All that is wrong with a site's file, read after the `extra` ones: one line each. Empty: it can be used.
+
+    Raises:
+        CatalogueError: when one of the `extra` files is not valid.
+    """
+    return tuple(_read(path, load(extra).signatures)[1])
+
+
+@cache
+def _shipped() -> Catalogue:
+    folder = resources.files("relight.attribution").joinpath("signatures")
+    signatures: dict[str, Signature] = {}
+    for name in FILES:
+        found, wrong = _parse(folder.joinpath(name).read_text("utf-8"), name, {"context": CHECKED})
+        if wrong:
+            raise CatalogueError(wrong[0])
+        signatures |= found
+    if wrong := _unknown_references(signatures, signatures, "signatures"):
+        raise CatalogueError(wrong[0])
+    marks = _content(folder.joinpath("marks.yaml").read_text("utf-8"))["marks"]
+    return Catalogue(signatures=signatures, marks=Marks.model_validate(marks))
+
+
+def _read(path: Path, known: Mapping[str, Signature]) -> tuple[dict[str, Signature], list[str]]:
+    """A site's file: its signatures, and all that is wrong with it."""
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        return {}, [f"{path}: cannot be read: {why}"]
+    found, wrong = _parse(text, str(path), {})
+    return found, wrong or _unknown_references(found, {**known, **found}, str(path))
+
+
+def _content(text: str) -> Any:
+    return yaml.load(text, Loader=_LOADER)  # noqa: S506 - a safe loader, whichever of the two
+
+
+def _parse(text: str, file: str, options: Mapping[str, Any]) -> tuple[dict[str, Signature], list[str]]:
+    try:
+        content = _content(text)
+    except yaml.YAMLError as error:
+        return {}, [f"{file}: not YAML: {' '.join(str(error).split())}"]
+    if not isinstance(content, dict) or not isinstance(content.get("signatures"), list):
+        return {}, [f"{file}: found no list under 'signatures'; a catalogue begins with `signatures:`"]
+    result: dict[str, Signature] = {}
+    wrong: list[str] = []
+    if others := [str(key) for key in content if key != "signatures"]:
+        wrong.append(f"{file}: {others[0]}: is no part of a catalogue, which has `signatures` only")
+    for number, entry in enumerate(content["signatures"]):
+        name = _name(entry, number)
+        try:
+            signature = Signature.model_validate(entry, **options)
+        except ValidationError as error:
+            wrong += [_said(file, text, number, name, each) for each in error.errors()]
+            continue
+        if signature.id in result:
+            wrong.append(f"{file}: entry {name}: id: found twice; each id stands once in a file")
+        group = signature.group or Path(file).stem
+        result[signature.id] = signature.model_copy(update={"group": group})
+    return result, wrong
+
+
+def _name(entry: object, number: int) -> str:
+    return str(entry["id"]) if isinstance(entry, dict) and entry.get("id") else f"number {number + 1}"
+
+
+def _said(file: str, text: str, number: int, name: str, error: ErrorDetails) -> str:
+    """One line: where it is, what was found, what is accepted."""
+    where = f"{file}:{_line(text, ('signatures', number, *error['loc']))}: entry {name}"
+    field = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "extra_forbidden":
+        known = list(Signature.model_fields)
+        near = get_close_matches(str(error["loc"][-1]), known, 1)
+        meant = f" (do you mean {near[0]}?)" if near else ""
+        return f"{where}: {field}: is no field{meant}; fields are {', '.join(known)}"
+    found = "" if error["type"] == "missing" else f", found {error['input']!r:.120}"
+    return f"{where}: {field + ': ' if field else ''}{error['msg']}{'' if not field else found}"
+
+
+def _line(text: str, path: tuple[int | str, ...]) -> int:
+    """The line, from 1, of what stands at that path, or of the nearest thing around it."""
+    node: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
+    for part in path:
+        if isinstance(node, yaml.MappingNode):
+            inside = [value for key, value in node.value if key.value == part]
+        elif isinstance(node, yaml.SequenceNode):
+            inside = node.value[part : part + 1] if isinstance(part, int) else []
+        else:
+            break
+        if not inside:
+            break
+        node = inside[0]
+    return int(node.start_mark.line) + 1 if node else 1
+
+
+def _unknown_references(found: Mapping[str, Signature], known: Mapping[str, Signature], file: str) -> list[str]:
+    return [
+        f"{file}: entry {signature.id}: explains: found {other!r}, which is no entry's id"
+        for signature in found.values()
+        for other in signature.explains
+        if other != "*" and other not in known
+    ]

@@ -3,21 +3,29 @@
 from collections.abc import Iterable, Sequence
 from functools import cache
 
-from relight.attribution import scheduler, seen
+from relight.attribution import fusion, scheduler, seen
+from relight.attribution.blame import of_ranks
 from relight.attribution.catalogue import Catalogue, When, load
+from relight.attribution.collectives import stalled
+from relight.attribution.excerpt import around
+from relight.attribution.explain import explained
 from relight.attribution.facts import Facts, gather
 from relight.attribution.history import with_history
+from relight.attribution.many_logs import read_logs
 from relight.attribution.numerics import loss_jump
-from relight.attribution.reading import LogScan, read_log, told_by_agents
+from relight.attribution.reading import LogScan, told_by_agents
 from relight.attribution.scanner import Scanner
-from relight.attribution.search import Candidate, ranked
-from relight.attribution.sources import Context, LogSource, Told
+from relight.attribution.search import TIME_LIMIT, Candidate, hung, ranked
+from relight.attribution.slowdown import slowed
+from relight.attribution.sources import Context, LogSource, Recorded, Told
 from relight.attribution.verdicts import holds, hypothesis, where
-from relight.domain.diagnosis import Action, Category, Diagnosis, Hypothesis
+from relight.attribution.weights import weights
+from relight.domain.diagnosis import Action, Category, Diagnosis, Hypothesis, Implicated
 from relight.domain.evidence import Interruption
 from relight.domain.slurm import ENDED_BADLY
 
 MOST_HYPOTHESES = 6
+MOST_SUSPECTS = 16
 LIKELY = 0.25
 """A log's candidate below this does not stand against a hang that nothing explains."""
 
@@ -27,6 +35,7 @@ def diagnose(
     context: Context | None = None,
     scanner: Scanner | None = None,
     told: Iterable[Told] = (),
+    recorded: Sequence[Recorded] = (),
 ) -> Diagnosis:
     """Find the cause of an interruption.
 
@@ -35,33 +44,46 @@ def diagnose(
     `Hypothesis.drain_nodes` is filled from kernel logs and agents within the window and from slurmctld only.
     `scanner` is a prepared one, for a site's own catalogue; the shipped catalogue's is prepared once.
     `told` is what node agents told: it stands beside the kernel logs, and what both have counts once.
+    `recorded` is what flight-recorder dumps say: of a stall they know most.
     """
     scanner = scanner or _shipped_scanner()
-    scans = [*(read_log(source, scanner) for source in sources), *told_by_agents(told, scanner)]
-    return conclude(scans, context or Context(), scanner.catalogue)
+    scans = [*read_logs(sources, scanner), *told_by_agents(told, scanner)]
+    diagnosis = conclude(scans, context or Context(), scanner.catalogue, recorded)
+    return diagnosis.model_copy(update={"around": around(diagnosis.verdict, sources, scans)})
 
 
 @cache
 def _shipped_scanner() -> Scanner:
-    return Scanner(load())
+    return Scanner(load(), lazy=True)
 
 
-def conclude(scans: Sequence[LogScan], context: Context, catalogue: Catalogue) -> Diagnosis:
+def conclude(
+    scans: Sequence[LogScan],
+    context: Context,
+    catalogue: Catalogue,
+    recorded: Sequence[Recorded] = (),
+) -> Diagnosis:
     """The diagnosis from logs that have been read."""
-    facts = gather(scans, context)
+    facts = gather(scans, context, catalogue, recorded)
     candidates = ranked(facts, catalogue)
     told = list(scheduler.hypotheses(facts, catalogue))
     found = _merge([hypothesis(one, facts) for one in candidates], told, candidates)
-    if not found or not _answers(found[0], candidates):
-        found = [one for one in (loss_jump(facts), _silent_hang(facts)) if one] + found
-    found = _still_trains(found, facts) or [_finished(facts) or _unknown(facts)]
-    found[0] = _do_not_requeue(with_history(found[0], facts), facts)
-    return Diagnosis(
+    if not found or not _answers(found[0], candidates, facts):
+        found = [one for one in (loss_jump(facts), _silent_hang(facts), _finished(facts)) if one] + found
+    if not found and (slower := slowed(facts)):
+        found = [slower]
+    found = _ended(_still_trains(found, facts), candidates, facts)
+    found[0] = with_history(found[0], facts)
+    against = fusion.points(found, candidates, facts, weights())
+    found[0] = _do_not_requeue(fusion.judged(found[0], against, facts, weights()), facts)
+    diagnosis = Diagnosis(
         hypotheses=tuple(found[:MOST_HYPOTHESES]),
+        suspects=fusion.suspects(against, weights())[:MOST_SUSPECTS],
         echoes=_echoes(facts, catalogue, found[0]),
         unreadable=tuple(_unreadable(scan) for scan in scans if scan.error or scan.empty),
         failed_step=facts.last_step,
     )
+    return explained(diagnosis, facts, catalogue)
 
 
 def _merge(found: list[Hypothesis], told: list[Hypothesis], candidates: Sequence[Candidate]) -> list[Hypothesis]:
@@ -86,20 +108,38 @@ def _joined(said: Hypothesis, read: Hypothesis) -> Hypothesis:
     )
 
 
-def _answers(first: Hypothesis, candidates: Sequence[Candidate]) -> bool:
-    """True when the first hypothesis is more than context or a launcher's teardown."""
+def _answers(first: Hypothesis, candidates: Sequence[Candidate], facts: Facts) -> bool:
+    """True when the first hypothesis is more than context, a launcher's teardown, or the limit of what had hung."""
     tier = next((one.tier for one in candidates if one.signature.id == first.signature), 2)
-    return tier > 0 and first.confidence >= LIKELY
+    return tier > 0 and first.confidence >= LIKELY and not (first.signature == TIME_LIMIT and hung(facts))
+
+
+def _ended(found: list[Hypothesis], candidates: Sequence[Candidate], facts: Facts) -> list[Hypothesis]:
+    """Unknown, where there is no more than a notice of what ended badly, or a line that was survived says to stop."""
+    survived = {one.signature.id for one in candidates if one.lines[0].survived}
+    notices = {one.signature.id for one in candidates if one.tier == 0}
+    if (
+        not found
+        or (found[0].signature in survived and (_ended_badly(facts) or found[0].action is Action.STOP))
+        or (found[0].signature in notices and _ended_badly(facts) and found[0].action is Action.NONE)
+    ):
+        return [_unknown(facts), *found]
+    return found
+
+
+def _ended_badly(facts: Facts) -> bool:
+    return facts.context.interruption is not None or facts.context.state in ENDED_BADLY
 
 
 def _silent_hang(facts: Facts) -> Hypothesis | None:
-    if facts.context.interruption is not Interruption.HANG:
+    if not hung(facts):
         return None
     evidence = seen.named(facts, seen.ODD)
-    who = seen.implicated(evidence)
+    told = stalled(facts)
+    who = _joined_places(seen.implicated(evidence), told.ranks if told else (), facts)
     history = facts.context.history
     same_node = bool(history and set(history[-1].nodes) & set(who.nodes))
-    place = where(who)
+    odd = f"{where(who)} stands out from the others." if evidence and who else ""
     return Hypothesis(
         signature="HANG_NO_LOG",
         category=Category.UNKNOWN,
@@ -109,8 +149,16 @@ def _silent_hang(facts: Facts) -> Hypothesis | None:
         confidence=0.3,
         implicated=who,
         summary="Training stopped making progress and no log says why"
-        + (f"; {place} stands out from the others." if place else "."),
+        + (f"; {odd}" if odd else "." + (f" {told.sentence}" if told else "")),
     )
+
+
+def _joined_places(who: Implicated, ranks: Sequence[int], facts: Facts) -> Implicated:
+    """What the watchers saw; where they saw nobody, the ranks that logs or dumps point at."""
+    if who or not ranks:
+        return who
+    nodes = dict.fromkeys(place.node for place in of_ranks(ranks, facts) if place.node)
+    return Implicated(ranks=tuple(sorted(ranks)), nodes=tuple(nodes))
 
 
 def _still_trains(found: list[Hypothesis], facts: Facts) -> list[Hypothesis]:
@@ -141,8 +189,7 @@ def _still_trains(found: list[Hypothesis], facts: Facts) -> list[Hypothesis]:
 
 def _finished(facts: Facts) -> Hypothesis | None:
     """All steps done, no failure in any log, and nobody reported an interruption: nothing failed."""
-    bad_end = facts.context.interruption is not None or facts.context.state in ENDED_BADLY
-    if bad_end or not holds(When.AT_END, (), facts):
+    if _ended_badly(facts) or not holds(When.AT_END, (), facts):
         return None
     return Hypothesis(
         signature="TRAINING_DONE",

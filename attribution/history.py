@@ -1,11 +1,13 @@
 """What earlier failures of the same job change about a verdict."""
 
 from relight.attribution.facts import Facts
+from relight.attribution.sources import PriorFailure
 from relight.domain.diagnosis import Action, Category, Hypothesis
 
 SAME_STEP = 2
 """Steps apart that still count as the same place."""
 _OOM = frozenset({"CUDA_OOM", "CUDA_OOM_AT_INIT", "NCCL_CUDA_OOM"})
+NO_MEMORY = "CUDA_OOM_AT_INIT"
 _BAD_GPU = ("XID_", "CUDA_ECC", "CUDA_NVLINK", "CUDA_UNKNOWN", "NVML_GPU_LOST")
 
 
@@ -31,6 +33,13 @@ def _repeated(verdict: Hypothesis, facts: Facts) -> Hypothesis:
     return verdict.model_copy(update={"action": verdict.action_if_it_repeats, "summary": summary})
 
 
+def same_again(verdict: Hypothesis, last: PriorFailure) -> bool:
+    """True when the job's last failure was of this kind, or of the GPU that has no memory now."""
+    return last.signature == verdict.signature or (
+        verdict.signature == NO_MEMORY and last.signature.startswith(_BAD_GPU)
+    )
+
+
 def _sick_gpu(verdict: Hypothesis, facts: Facts) -> Hypothesis | None:
     """No memory at the start of a job that has trained, on a node whose GPU had just failed: it is that node."""
     last = facts.context.history[-1]
@@ -42,7 +51,7 @@ def _sick_gpu(verdict: Hypothesis, facts: Facts) -> Hypothesis | None:
         return None
     return verdict.model_copy(
         update={
-            "signature": "CUDA_OOM_AT_INIT",
+            "signature": NO_MEMORY,
             "category": Category.GPU,
             "action": Action.RESTART_EXCLUDING_NODE,
             "action_if_it_repeats": Action.RESTART_EXCLUDING_NODE,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 _RANK = re.compile(r"\[rank[:= ]*(\d+)\]|^\[?Rank (\d+)\]?:", re.IGNORECASE)
 _DEFAULT_GROUP = re.compile(r"\[(?:PG ID 0 [^\]]*|PG 0 )?Rank (\d+)\]")
 _LOCAL = re.compile(r"\[default(\d+)\]:")
-_LABEL = re.compile(r"^\s*(\d{1,6}): ")
+_LABEL = re.compile(r"\s*(\d{1,6}): ")
 _NCCL = re.compile(r"(?:^|[\]: ])([A-Za-z][\w.-]*):\d+:\d+ \[(\d+)\]")
 _UCX = re.compile(r"\[([A-Za-z][\w.-]*):\d+:\d+:\d+\]")
 _KERNEL = re.compile(r"^(?:\w{3} +\d+ [\d:]{8}|\d{4}-\d\d-\d\d[T ]\S+) ([\w.-]+) kernel:")
@@ -21,6 +21,8 @@ class Speaker(NamedTuple):
     local_rank: int | None = None
     node: str | None = None
     gpu: str | None = None
+    task: int | None = None
+    """Of `srun --label`: a rank, or the one agent of a node (`tasks.py`)."""
 
 
 def speaker(text: str, nodes: frozenset[str] = frozenset()) -> Speaker:
@@ -31,33 +33,47 @@ def speaker(text: str, nodes: frozenset[str] = frozenset()) -> Speaker:
     `5: node: ` for a name in `nodes`. A rank inside another process group is not taken for the global one.
     """
     head = text[:300]
-    node, gpu = None, None
-    if found := _NCCL.search(head):
+    node, gpu, local = None, None, None
+    # Most lines have few of these marks, and looking for a mark is cheaper than for its pattern.
+    if "] " in head and (found := _NCCL.search(head)):
         node, gpu = found[1], found[2]
-    elif found := _UCX.search(head) or _KERNEL.search(head):
+    elif found := _UCX.search(head) or (_KERNEL.search(head) if " kernel:" in head else None):
         node = found[1]
-    else:
-        found = _NODE.search(head)
-        node = found[1] if found and found[1] in nodes else None
-    local = _LOCAL.search(head)
-    return Speaker(_rank(head), int(local[1]) if local else None, node, gpu)
+    elif nodes and (found := _NODE.search(head)):
+        node = found[1] if found[1] in nodes else None
+    if "[default" in head and (found := _LOCAL.search(head)):
+        local = int(found[1])
+    label = _LABEL.match(head)
+    return Speaker(_rank(head), local, node, gpu, int(label[1]) if label else None)
 
 
 def _rank(head: str) -> int | None:
+    if "ank" not in head and "RANK" not in head:
+        return None
     if found := _RANK.search(head):
         return int(found[1] or found[2])
-    found = _DEFAULT_GROUP.search(head) or _LABEL.search(head)
+    found = _DEFAULT_GROUP.search(head)
     return int(found[1]) if found else None
 
 
 _ISO = re.compile(r"((?:19|20)\d\d)-(\d\d)-(\d\d)[T _](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6})\d*)?\s?(Z|[+-]\d\d:?\d\d)?")
 _SLASHED = re.compile(r"((?:19|20)\d\d)/(\d\d)/(\d\d) (\d\d):(\d\d):(\d\d)()()")
-_GLOG = re.compile(r"\[?[EWIF](\d{3,4}) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?")
-_MONTH_FIRST = re.compile(
-    r"(?:\w{3} )?\b([A-Z][a-z]{2}) +(\d{1,2}) (\d\d):(\d\d):(\d\d)(?:\.\d+)?(?: ((?:19|20)\d\d))?"
-)
+_GLOG = re.compile(r"[EWIF](\d{3,4}) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_MONTH_FIRST = re.compile(rf"\b({'|'.join(_MONTHS)}) +(\d{{1,2}}) (\d\d):(\d\d):(\d\d)(?:\.\d+)?(?: ((?:19|20)\d\d))?")
+_CLOCK = re.compile(r":\d\d:\d\d")
+"""Minutes and seconds: in every stamp."""
+_DATE_WITHIN = 24
+"""A stamp's date and hour stand within so many characters before them."""
 _HALF_YEAR = timedelta(days=183)
+
+
+class Stamp(NamedTuple):
+    """The time stamp of a line."""
+
+    at: datetime
+    zoned: bool
+    """True when the line itself names the zone; else the zone is that of whoever asked."""
 
 
 def time_of(text: str, near: datetime | None = None) -> datetime | None:
@@ -66,28 +82,46 @@ def time_of(text: str, near: datetime | None = None) -> datetime | None:
     `near` gives the zone of stamps without one and the year of stamps without one (glog's `E1130 09:31:00`,
     syslog's `Nov 30 09:31:00`). Without `near`, stamps with no zone are read as UTC.
     """
+    found = stamp_of(text, near)
+    return found.at if found else None
+
+
+def stamp_of(text: str, near: datetime | None = None) -> Stamp | None:
+    """As `time_of`, with whether the line names its zone."""
     head = text[:200]
+    clock = _CLOCK.search(head)
+    if clock is None:  # most lines have none, and no other pattern is as cheap
+        return None
+    head = head[max(0, clock.start() - _DATE_WITHIN) :]
     try:
-        if found := (_ISO.search(head) or _SLASHED.search(head)):
-            return _iso(found, near)
+        if ("-" in head and (found := _ISO.search(head))) or ("/" in head and (found := _SLASHED.search(head))):
+            return Stamp(_iso(found, near), bool(found[8]))
         if found := _MONTH_FIRST.search(head):
             name, day, hour, minute, second, year = found.groups()
-            if name in _MONTHS:
-                parts = (int(day), int(hour), int(minute), int(second))
-                return _dated(int(year) if year else None, _MONTHS.index(name) + 1, parts, near)
+            parts = (int(day), int(hour), int(minute), int(second))
+            return _unzoned(_dated(int(year) if year else None, _MONTHS.index(name) + 1, parts, near))
         if found := _GLOG.search(head):
-            date, hour, minute, second, _ = found.groups()
-            return _dated(None, int(date[:-2]), (int(date[-2:]), int(hour), int(minute), int(second)), near)
-    except ValueError:  # digits that are no date
+            date, hour, minute, second, fraction = found.groups()
+            at = _dated(None, int(date[:-2]), (int(date[-2:]), int(hour), int(minute), int(second)), near)
+            return _unzoned(at.replace(microsecond=_micros(fraction)) if at else None)
+    except (ValueError, OverflowError):  # digits that are no date
         return None
     return None
+
+
+def _unzoned(at: datetime | None) -> Stamp | None:
+    return Stamp(at, zoned=False) if at else None
 
 
 def _iso(found: re.Match[str], near: datetime | None) -> datetime:
     *parts, fraction, zone = found.groups()
     at = datetime(*(int(part) for part in parts), tzinfo=_zone(near))  # type: ignore[misc, arg-type]
-    at = at.replace(microsecond=int((fraction or "0").ljust(6, "0")))
+    at = at.replace(microsecond=_micros(fraction))
     return datetime.fromisoformat(at.replace(tzinfo=None).isoformat() + zone) if zone else at
+
+
+def _micros(fraction: str | None) -> int:
+    return int((fraction or "0").ljust(6, "0"))
 
 
 def _dated(year: int | None, month: int, parts: tuple[int, int, int, int], near: datetime | None) -> datetime | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any, NamedTuple
 
-from relight.attribution.automaton import literal
+from relight.attribution.keywords import literal
 from relight.attribution.origin import speaker
 from relight.attribution.progress_formats import AMOUNT
 
@@ -170,4 +170,4 @@ def origin(prefix: str) -> dict[str, Any]:
     if not ("rank" in low or "[default" in low or low.lstrip()[:1].isdigit()):
         return {}
     who = speaker(prefix)
-    return {"rank": who.rank, "local_rank": who.local_rank, "node": who.node}
+    return {"rank": who.task if who.rank is None else who.rank, "local_rank": who.local_rank, "node": who.node}

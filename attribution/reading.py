@@ -1,55 +1,32 @@
 """Reads one log into a bounded summary: what was found, by whom, where ranks run, how far training came."""
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from io import BytesIO
 from typing import NamedTuple
 
-from relight.attribution.blocks import Block, blocks, printable
-from relight.attribution.origin import speaker
-from relight.attribution.progress import StepMark, parse_step
-from relight.attribution.scanner import ADDRESS, PLACEMENT, PROGRESS, STARTUP, Match, Scanner
+from relight.attribution.blocks import Block, blocks
+from relight.attribution.found import KEEP_FIRST, KEEP_LAST, KEEP_MORE, Found
+from relight.attribution.progress import StepMark
+from relight.attribution.scanner import ADDRESS, DETAILED, PLACEMENT, STARTUP, Match, Scanner
 from relight.attribution.sources import LogSource, Seat, Told
+from relight.attribution.steps import StepLine, Steps
 from relight.domain.evidence import Source
 
-KEEP_FIRST, KEEP_LAST = 64, 16
-FEW_STEPS = 3
-"""This many different steps after a failure line say that training went on."""
-SURVEYED = 65_536
-"""Bytes at either end of the newest block with progress that are read for step lines."""
+MOST_ANCHORS = 1024
+ANCHOR_TEXT = 200
+"""Characters of an anchor's line: its stamp and its speaker stand at the beginning."""
 
 
-class StepLine(NamedTuple):
-    """A step, and where its line stands."""
+class Keep(NamedTuple):
+    """How much of one log is kept."""
 
-    block: int
-    offset: int
-    mark: StepMark
-
-
-@dataclass
-class Found:
-    """The lines of one signature in one log: the first, the last, and how many there were."""
-
-    first: list[Match] = field(default_factory=list)
-    last: deque[Match] = field(default_factory=lambda: deque(maxlen=KEEP_LAST))
-    ranks: set[int] = field(default_factory=set)
-    """All ranks that printed it, not only those of the kept lines."""
-
-    def add(self, match: Match) -> None:
-        """Keep the line if it is among the first or the last."""
-        if (rank := speaker(match.text).rank) is not None:
-            self.ranks.add(rank)
-        if len(self.first) < KEEP_FIRST:
-            self.first.append(match)
-        else:
-            self.last.append(match)
-
-    def kept(self) -> Iterator[Match]:
-        """The lines kept, in order."""
-        yield from self.first
-        yield from self.last
+    detailed: int = DETAILED
+    """Lines of one signature that are read for whom they name."""
+    first: int = KEEP_FIRST
+    last: int = KEEP_LAST
+    steps: int = 256
 
 
 @dataclass
@@ -69,33 +46,51 @@ class LogScan:
     first_step: StepMark | None = None
     steps: list[StepLine] = field(default_factory=list)
     """Step lines of the newest stretch with any, in order."""
+    went_on: tuple[int, int] | None = None
+    """The place before which a line is followed by a few different steps; None: no line is."""
+    anchors: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Lines by which the clocks of logs are compared, by event (`seat 16`, `startup`, `step 120`) and node, if any."""
     empty: bool = True
     error: str | None = None
     """Why it could not be read, or not to its end."""
 
     def survived(self, match: Match) -> bool:
         """True when training went on after this line: whatever it says did not end it."""
-        after = {line.mark.step for line in self.steps if (line.block, line.offset) > (match.block, match.offset)}
-        return len(after) >= FEW_STEPS
+        return self.went_on is not None and (match.block, match.offset) < self.went_on
+
+    def anchor(self, event: str, node: str, text: str) -> None:
+        """Keep the line if it is the first of its kind."""
+        if len(self.anchors) < MOST_ANCHORS:
+            self.anchors.setdefault((event, node), text[:ANCHOR_TEXT])
 
 
-def read_log(source: LogSource, scanner: Scanner) -> LogScan:
+def read_log(source: LogSource, scanner: Scanner, keep: Keep | None = None) -> LogScan:
     """Read a log once. Never fails: what cannot be read is told in `error`."""
-    scan = LogScan(source)
-    newest: Block | None = None
+    keep = keep or Keep()
+    scan, steps = LogScan(source), Steps(scanner)
     try:
         with source.open() as stream:
             for block in blocks(stream):
                 scan.empty = scan.empty and not block.data.strip()
-                # The scanner sees how a step line may begin; a bar that maps a dataset begins like one too.
-                if _read_block(block, scanner, scan) and (step := next(_steps(block), None)):
-                    scan.first_step = scan.first_step or step.mark
-                    newest = block
+                _read_block(block, scanner, scan, keep.detailed)
+                steps.add(block)
     except (OSError, ValueError) as error:
         scan.error = getattr(error, "strerror", None) or str(error)
-    if newest is not None:
-        scan.steps = list(_steps(newest))
+    scan.steps = steps.newest(keep.steps)
+    scan.first_step = steps.first.mark if steps.first else None
+    scan.went_on = steps.went_on
+    for step in filter(None, (steps.first, *scan.steps[-1:])):
+        scan.anchor(f"step {step.mark.step}", "", step.text)
+    _thin(scan, keep)
     return scan
+
+
+def _thin(scan: LogScan, keep: Keep) -> None:
+    """Of many logs fewer lines are kept of each, so that together they stay in bounds."""
+    for name, found in scan.found.items():
+        if name not in KEEP_MORE and len(found.first) > keep.first:
+            last = deque([*found.first[keep.first :], *found.last][-keep.last :], maxlen=KEEP_LAST)
+            found.first, found.last = found.first[: keep.first], last
 
 
 def told_by_agents(told: Iterable[Told], scanner: Scanner) -> list[LogScan]:
@@ -112,21 +107,18 @@ def told_by_agents(told: Iterable[Told], scanner: Scanner) -> list[LogScan]:
     return list(scans.values())
 
 
-def _read_block(block: Block, scanner: Scanner, scan: LogScan) -> bool:
-    """Take the block's matches in; true when it holds a step line."""
-    progressed = False
-    for match in scanner.matches(block, scan.counts):
-        if match.signature == PROGRESS:
-            progressed = True
-        elif match.signature == STARTUP:
+def _read_block(block: Block, scanner: Scanner, scan: LogScan, most: int) -> None:
+    for match in scanner.matches(block, scan.counts, most):
+        if match.signature == STARTUP:
             scan.startup = True
+            scan.anchor("startup", "", match.text)
         elif match.signature == PLACEMENT:
+            scan.anchor(f"seat {match.fields.get('nranks', 0)}", match.fields["node"], match.text)
             _seat(match.fields, scan)
         elif match.signature == ADDRESS:
             scan.addresses.setdefault(match.fields["address"], match.fields["node"])
         else:
             scan.found.setdefault(match.signature, Found()).add(match)
-    return progressed
 
 
 def _seat(fields: dict[str, str], scan: LogScan) -> None:
@@ -138,20 +130,3 @@ def _seat(fields: dict[str, str], scan: LogScan) -> None:
         scan.nranks = size
         scan.seats.clear()
     scan.seats.setdefault(int(fields["rank"]), Seat(node=fields["node"], gpu=fields.get("gpu")))
-
-
-def _steps(block: Block) -> Iterator[StepLine]:
-    data, start = block.data, 0
-    if len(data) > 2 * SURVEYED:
-        yield from _steps_between(block, 0, SURVEYED)
-        start = data.rfind(b"\n", 0, len(data) - SURVEYED) + 1
-    yield from _steps_between(block, start, len(data))
-
-
-def _steps_between(block: Block, start: int, stop: int) -> Iterator[StepLine]:
-    while start < stop:
-        end = block.data.find(b"\n", start, stop)
-        end = stop if end < 0 else end
-        if mark := parse_step(printable(block.data[start : min(end, start + 4096)])):
-            yield StepLine(block.number, start, mark)
-        start = end + 1

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from relight.attribution.catalogue import Catalogue
 from relight.attribution.facts import Facts
 from relight.attribution.sources import Context
+from relight.attribution.verdicts import as_is
 from relight.domain.diagnosis import Action, Category, Hypothesis, Implicated
 from relight.domain.evidence import Evidence, Source
 from relight.domain.slurm import JobState
@@ -44,6 +45,7 @@ def hypotheses(facts: Facts, catalogue: Catalogue) -> Iterator[Hypothesis]:
 
 def _told(identity: str, facts: Facts, catalogue: Catalogue) -> Hypothesis:
     signature, context = catalogue[identity], facts.context
+    category, action, repeats = as_is(signature, facts.lines.get(identity, []), facts)
     cancelled = identity == "SLURM_CANCELLED"
     lost = context.lost_nodes
     named = lost or context.not_launched_on
@@ -51,9 +53,9 @@ def _told(identity: str, facts: Facts, catalogue: Catalogue) -> Hypothesis:
     summary = signature.summary.format_map(dict.fromkeys(("where",), ", ".join(named) or "a node"))
     return Hypothesis(
         signature=identity,
-        category=signature.category,
-        action=Action.STOP if cancelled else signature.action,  # a person's cancel is never undone
-        action_if_it_repeats=Action.STOP if cancelled else signature.action_if_it_repeats,
+        category=category,
+        action=Action.STOP if cancelled else action,  # a person's cancel is never undone
+        action_if_it_repeats=Action.STOP if cancelled else repeats,
         confidence=0.99 if context.state in FINAL else signature.weight,
         implicated=Implicated(nodes=named[:32]),
         summary="Slurm says the job was cancelled." if cancelled else summary,

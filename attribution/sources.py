@@ -21,6 +21,8 @@ class LogSource(NamedTuple):
     """The node that all of it is about; None for a job's log."""
     open: Callable[[], BinaryIO]
     """Opens it; an OSError becomes an entry of `Diagnosis.unreadable`."""
+    rank: int | None = None
+    """The rank that wrote all of it; None where several did, or its name tells (`whose.owners`)."""
 
     @property
     def platform(self) -> bool:
@@ -44,6 +46,16 @@ class Told(NamedTuple):
     """PCI address, where it concerns a GPU."""
 
 
+class Recorded(NamedTuple):
+    """What flight-recorder dumps of a job's ranks say: they know more of a stall than its logs."""
+
+    ranks: tuple[int, ...]
+    """Those that did not do their part, in the group where it began; empty where it cannot be put down to ranks."""
+    sentence: str
+    mismatch: bool = False
+    """True when ranks called different things: the program's fault."""
+
+
 class Seat(Value):
     """Where a rank runs."""
 
@@ -60,6 +72,28 @@ class PriorFailure(Value):
     nodes: tuple[str, ...] = ()
     """Nodes that it implicated."""
     outcome: str = ""
+
+
+class NodeFailure(Value):
+    """An earlier incident on one of the attempt's nodes, of any job."""
+
+    node: str
+    signature: str
+    at: AwareDatetime
+    own: bool = False
+    """True when it was this very job's."""
+    proven: bool = False
+    """True when the platform itself found the node broken. Of another job nothing else counts: what a user can write
+    does not reach another job."""
+
+
+class Neighbour(Value):
+    """Another job that was interrupted about when this one was."""
+
+    lineage: str
+    user: str = ""
+    nodes: tuple[str, ...] = ()
+    """Of its allocation. What its logs say is no matter here: it would reach another job."""
 
 
 class Context(Value):
@@ -85,6 +119,10 @@ class Context(Value):
     """
     history: tuple[PriorFailure, ...] = ()
     """Earlier failures of the same job, oldest first."""
+    node_history: tuple[NodeFailure, ...] = ()
+    """Earlier incidents on the attempt's nodes, of any job, within the last week."""
+    spread: tuple[Neighbour, ...] = ()
+    """Other jobs that were interrupted within minutes of this one."""
     last_step: int | None = None
     """The newest step that a watcher saw, in this attempt."""
     seen: tuple[Evidence, ...] = ()

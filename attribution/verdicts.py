@@ -1,13 +1,15 @@
 """Hypotheses from candidates: the words, the action, and which nodes may be drained."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from relight.attribution.blame import implicated, on_every_node
+from relight.attribution.blame import implicated, on_every_node, on_some_nodes
 from relight.attribution.catalogue import Blame, Isolates, Signature, When
 from relight.attribution.collectives import suspects
-from relight.attribution.facts import WATCHDOG, Facts, Line
+from relight.attribution.facts import Facts
+from relight.attribution.line import Line
 from relight.attribution.search import Candidate
+from relight.attribution.stall import WATCHDOG
 from relight.domain.base import clip
 from relight.domain.diagnosis import Action, Category, Hypothesis, Implicated
 
@@ -22,13 +24,7 @@ def hypothesis(candidate: Candidate, facts: Facts) -> Hypothesis:
     """What this candidate says, if it is the cause."""
     signature, lines = candidate.signature, candidate.lines
     who = implicated(signature, lines, facts)
-    category, action, repeats = signature.category, signature.action, signature.action_if_it_repeats
-    for variant in signature.variants:
-        if holds(variant.when, lines, facts):
-            category = variant.category or category
-            action = variant.action or action
-            repeats = variant.action_if_it_repeats or (variant.action or repeats)
-            break
+    category, action, repeats = as_is(signature, lines, facts)
     if (everywhere := _everywhere(signature, action, lines)) and on_every_node(who.nodes, facts):
         action, repeats = everywhere, signature.if_every_node or repeats
         who = who.model_copy(update={"nodes": ()})
@@ -47,6 +43,16 @@ def hypothesis(candidate: Candidate, facts: Facts) -> Hypothesis:
         drain_nodes=_drainable(signature, lines, facts),
         evidence=tuple(line.evidence() for line in lines[:EVIDENCE_EACH]),
     )
+
+
+def as_is(signature: Signature, lines: Sequence[Line], facts: Facts) -> tuple[Category, Action, Action]:
+    """Category, action, and action if it repeats, as the circumstances make them."""
+    category, action, repeats = signature.category, signature.action, signature.action_if_it_repeats
+    for variant in signature.variants:
+        if holds(variant.when, lines, facts):
+            action = variant.action or action
+            return variant.category or category, action, variant.action_if_it_repeats or variant.action or repeats
+    return category, action, repeats
 
 
 def _everywhere(signature: Signature, action: Action, lines: Sequence[Line]) -> Action | None:
@@ -68,24 +74,42 @@ def _drainable(signature: Signature, lines: Sequence[Line], facts: Facts) -> tup
 
 def holds(when: When, lines: Sequence[Line], facts: Facts) -> bool:
     """True when the circumstance is known to hold."""
-    last, fields = facts.last, [line.match.fields for line in lines]
-    if when is When.AT_START:
-        return facts.at_start
-    if when is When.AFTER_PROGRESS:
-        return facts.ran_before
-    if when is When.AT_END:
-        return last is not None and last.total is not None and last.step >= last.total
-    if when is When.FIRST_COLLECTIVE:
-        return any(each.get("completed") == "-1" for each in fields)
-    if when is When.TOO_MANY_WORKERS:
-        return any("world" in each and int(each["workers"]) > int(each["world"]) for each in fields)
-    step = fields[0].get("step")
-    return facts.at_start or (int(step) if step else FEW_STEPS + 1) <= FEW_STEPS or _early(facts)
+    return _HOLDS[when](lines, facts)
+
+
+def _at_end(_: Sequence[Line], facts: Facts) -> bool:
+    last = facts.last
+    return last is not None and last.total is not None and last.step >= last.total
+
+
+def _first_collective(lines: Sequence[Line], _: Facts) -> bool:
+    return any(line.match.fields.get("completed") == "-1" for line in lines)
+
+
+def _too_many_workers(lines: Sequence[Line], _: Facts) -> bool:
+    told = [line.match.fields for line in lines if "world" in line.match.fields]
+    return any(int(each["workers"]) > int(each["world"]) for each in told)
+
+
+def _first_steps(lines: Sequence[Line], facts: Facts) -> bool:
+    step = next((line.match.fields["step"] for line in lines if "step" in line.match.fields), None)
+    return facts.at_start or (step is not None and int(step) <= FEW_STEPS) or _early(facts)
 
 
 def _early(facts: Facts) -> bool:
     earlier = any(prior.failed_step is not None for prior in facts.context.history)
     return not earlier and facts.last_step is not None and facts.last_step <= FEW_STEPS
+
+
+_HOLDS: Mapping[When, Callable[[Sequence[Line], Facts], bool]] = {
+    When.AT_START: lambda _, facts: facts.at_start,
+    When.AFTER_PROGRESS: lambda _, facts: facts.ran_before,
+    When.AT_END: _at_end,
+    When.FIRST_COLLECTIVE: _first_collective,
+    When.TOO_MANY_WORKERS: _too_many_workers,
+    When.SOME_NODES: on_some_nodes,
+    When.FIRST_STEPS: _first_steps,
+}
 
 
 def _summary(signature: Signature, lines: Sequence[Line], who: Implicated, facts: Facts) -> str:
@@ -102,11 +126,11 @@ def _summary(signature: Signature, lines: Sequence[Line], who: Implicated, facts
         "when": "",
     }
     if signature.blame is Blame.SILENT:
-        words["missing"] = suspects(signature.id, list(lines), facts).sentence
-    if signature.id == WATCHDOG and facts.hang_began:
-        words["when"] = f" (the stall began {facts.hang_began:%H:%M:%S})"
+        words["missing"] = suspects(signature.id, facts).sentence
+    if signature.id == WATCHDOG and facts.stall.time_of_day:
+        words["when"] = f" (the stall began {facts.stall.time_of_day:%H:%M:%S})"
     text = signature.summary.format_map(words).strip()
-    return text[:1].upper() + text[1:]
+    return text if text.startswith(who.nodes) else text[:1].upper() + text[1:]  # n2 is not N2
 
 
 def where(who: Implicated) -> str:

@@ -175,18 +175,24 @@ def job_processes(job_id: int, proc: str = "/proc") -> list[JobProcess]:
 
 
 def _processes(job_id: int, proc: Path) -> Iterator[tuple[int, int, dict[str, str]]]:
-    for pid in sorted(int(name) for name in os.listdir(proc) if name.isdigit()):  # noqa: PTH208 - names only
-        folder = proc / str(pid)
-        # Processes end while they are looked at, and some are not ours to look at.
+    for folder, environment in members(job_id, proc):
         with suppress(OSError, ValueError):
-            environment = _environment((folder / "environ").read_bytes())
-            jobs = _JOB.findall((folder / "cgroup").read_text())
-            if str(job_id) != (jobs[-1] if jobs else environment.get("SLURM_JOB_ID")):
-                continue
             if "python" in (folder / "exe").readlink().name:
                 # The command's name in parentheses may hold anything: fields count from the last one.
                 parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-                yield pid, parent, environment
+                yield int(folder.name), parent, environment
+
+
+def members(job_id: int, proc: Path) -> Iterator[tuple[Path, dict[str, str]]]:
+    """All processes of a job on this node, by PID: the folder of each, and what its environment says of the job."""
+    for pid in sorted(int(name) for name in os.listdir(proc) if name.isdigit()):  # noqa: PTH208 - names only
+        folder = proc / str(pid)
+        # Processes end while they are looked at, and some are not ours to look at.
+        with suppress(OSError):
+            environment = _environment((folder / "environ").read_bytes())
+            jobs = _JOB.findall((folder / "cgroup").read_text())
+            if str(job_id) == (jobs[-1] if jobs else environment.get("SLURM_JOB_ID")):
+                yield folder, environment
 
 
 def _environment(raw: bytes) -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from relight.config.addresses import HttpRoot
+from relight.domain.human import Duration
 from relight.domain.log_labels import check_templates
 
 _LOKI_LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -39,8 +40,8 @@ class LogStoreSettings(BaseModel):
     """Labels (stream fields of VictoriaLogs) that select one job's output: templates, see `domain.log_labels`."""
     fields: dict[str, str] = {}
     """The same for fields of VictoriaLogs that are no stream fields."""
-    late: timedelta = Field(default=timedelta(seconds=5), ge=timedelta(0), le=timedelta(minutes=10))
-    reach: timedelta = Field(default=timedelta(days=7), ge=timedelta(hours=1), le=timedelta(days=365))
+    late: Duration = Field(default=timedelta(seconds=5), ge=timedelta(0), le=timedelta(minutes=10))
+    reach: Duration = Field(default=timedelta(days=7), ge=timedelta(hours=1), le=timedelta(days=365))
     page: int = Field(default=5000, ge=16, le=100_000)
 
     @model_validator(mode="after")

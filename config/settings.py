@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
 from importlib import resources
@@ -16,12 +16,13 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from relight.config.addresses import HttpRoot
 from relight.config.log_store import LogStoreSettings
-from relight.domain.policy import Policy
-from relight.domain.progress import HangPolicy
+from relight.config.policy import PolicySettings
+from relight.config.problems import Source, explain
+from relight.config.reading import ConfigError, Document, Place, field_name, read
+from relight.domain.human import Duration
+from relight.domain.policy_rules import Contradiction, contradictions
 
-
-class ConfigError(Exception):
-    """The configuration cannot be used; the text says which file and key, what was found, what is accepted."""
+__all__ = ["CONFIG_VARIABLE", "ConfigError", "PolicySettings", "Settings", "load", "read_settings", "unknown_variables"]
 
 
 class _Section(BaseModel):
@@ -65,7 +66,7 @@ class SlurmSettings(_Section):
     way: Way = Way.AUTO
     conf: str = ""
     bin: str = ""
-    timeout: timedelta = timedelta(seconds=10)
+    timeout: Duration = timedelta(seconds=10)
     run_as: tuple[str, ...] = ()
     cpu_time_as: tuple[str, ...] = ()
     pyslurm_python: str = ""
@@ -157,7 +158,7 @@ class PrometheusSettings(_Section):
     node_label: str = Field(default="Hostname", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
     selector: str = ""
     """Matchers that all series must fit."""
-    period: timedelta = Field(default=timedelta(seconds=5), ge=timedelta(seconds=1), le=timedelta(seconds=60))
+    period: Duration = Field(default=timedelta(seconds=5), ge=timedelta(seconds=1), le=timedelta(seconds=60))
     trusted: bool = False
     """Whether its metrics may drain a node."""
 
@@ -193,20 +194,6 @@ class TelemetrySettings(_Section):
         if not good:
             raise ValueError("must be an IP address and a port, for example 127.0.0.1:9464 or [::]:9464")
         return value
-
-
-class HangSettings(HangPolicy):
-    """The hang limits as written in the file: a key that does not exist is an error here."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class PolicySettings(Policy):
-    """The policy as written in the file: a key that does not exist is an error here."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    hang: HangSettings = HangSettings()
 
 
 class Settings(BaseSettings):
@@ -292,24 +279,62 @@ class Settings(BaseSettings):
 CONFIG_VARIABLE = "RELIGHT_CONFIG"
 
 
+class _FromFile(Settings):
+    """The same without variables."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """What the file says alone."""
+        del settings_cls, env_settings, dotenv_settings, file_secret_settings
+        return (init_settings,)
+
+
+def named_file(path: Path | None = None, environment: Mapping[str, str] = os.environ) -> Path | None:
+    """The file that is meant: the one given, or the one that RELIGHT_CONFIG names; None: none."""
+    return path or (Path(environment[CONFIG_VARIABLE]) if environment.get(CONFIG_VARIABLE) else None)
+
+
 def load(path: Path | None = None, *, environment: Mapping[str, str] | None = None) -> Settings:
     """Settings from the defaults, the file (or the one that RELIGHT_CONFIG names), and RELIGHT_* variables.
 
     Raises:
         ConfigError: unreadable file, YAML that does not parse, a key that does not exist, a value that is not
-            accepted.
+            accepted, a rule that can never count.
     """
-    env = os.environ if environment is None else environment
-    named = path or (Path(env[CONFIG_VARIABLE]) if env.get(CONFIG_VARIABLE) else None)
-    values = _defaults()
-    if named:
-        values = _merge(values, _read(named))
+    named = named_file(path, os.environ if environment is None else environment)
+    return read_settings(named, read(named) if named else Document())
+
+
+def read_settings(file: Path | None, document: Document, *, variables: bool = True) -> Settings:
+    """Settings from the defaults, what the file says, and, where wanted, RELIGHT_* variables.
+
+    Raises:
+        ConfigError: as `load`.
+    """
+    source = Source(file, document, os.environ if variables else {})
+    made = Settings if variables else _FromFile
     try:
-        return Settings(**values)
+        settings = made(**_merge(_defaults(), document.values))
     except ValidationError as error:
-        raise ConfigError(_explain(named, error)) from error
+        raise ConfigError(explain(Settings, source, error)) from error
     except SettingsError as error:
         raise ConfigError(f"RELIGHT_* variables: {error}; a section or a list is written as JSON") from error
+    if wrong := [_never_counts(source, each) for each in contradictions(settings.policy)]:
+        raise ConfigError("\n".join(wrong))
+    return settings
+
+
+def _never_counts(source: Source, found: Contradiction) -> str:
+    place: Place = ("policy", "rules", found.rule)
+    earlier = f" ({source.where(('policy', 'rules', found.earlier))})" if found.earlier is not None else ""
+    return f"{source.where(place)}: {field_name(place)}: {found.text}{earlier}"
 
 
 def unknown_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -336,61 +361,9 @@ def _defaults() -> dict[str, Any]:
     return dict(yaml.safe_load(text))
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        text = path.expanduser().read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: is not UTF-8 text") from error
-    try:
-        values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: is not YAML: {' '.join(str(error).split())}") from error
-    if values is None:
-        return {}
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path}: must hold keys and values, found {type(values).__name__}")
-    for key in _keys(values):
-        if not isinstance(key, str):
-            raise ConfigError(f"{path}: {key}: a key must be text, found {type(key).__name__}")
-    return values
-
-
-def _keys(values: dict[Any, Any]) -> Iterator[object]:
-    for key, value in values.items():
-        yield key
-        if isinstance(value, dict):
-            yield from _keys(value)
-
-
 def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in over.items():
         old = merged.get(key)
         merged[key] = _merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
     return merged
-
-
-def _explain(path: Path | None, error: ValidationError) -> str:
-    where = str(path) if path else "settings"
-    lines = []
-    for problem in error.errors():
-        key = ".".join(str(part) for part in problem["loc"])
-        if problem["type"] == "extra_forbidden":
-            lines.append(f"{where}: {key}: no such key; accepted here: {', '.join(_siblings(problem['loc']))}")
-        elif isinstance(problem.get("input"), dict) and "error" in problem.get("ctx", {}):
-            # A rule over several keys: the whole section as found would hide it.
-            lines.append(f"{where}: {key}: {problem['ctx']['error']}".replace(": : ", ": "))
-        else:
-            lines.append(f"{where}: {key}: {problem['msg']} (found {problem.get('input')!r:.100})")
-    return "\n".join(lines)
-
-
-def _siblings(location: tuple[int | str, ...]) -> list[str]:
-    model: type[BaseModel] = Settings
-    for part in location[:-1]:
-        annotation = model.model_fields[str(part)].annotation if str(part) in model.model_fields else None
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            model = annotation
-    return sorted(model.model_fields)

@@ -280,21 +280,22 @@ def status(config: Path | None, output: str, *, watch: bool) -> None:
     """Say who watches, what each detector last saw, and what waits.
 
     Reads the ledger alone: right also while Temporal is down. Ends with 1 when a detector is blind or overdue, a
-    detection is not delivered, or no worker works; an output that cannot be read blinds its own job only, and is said.
+    detection is not delivered, no worker works, or a changed policy is refused; an output that cannot be read blinds
+    its own job only, and is said.
     """
     from relight.console import status as page
-    from relight.console.context import now, opened, run, settings_from
+    from relight.console.context import now, opened, run
     from relight.console.output import print_json, screen
 
     if watch and output == "json":
         raise click.UsageError("--watch is for people: leave out --output json")
 
     async def work() -> bool:
-        settings = settings_from(config)
+        settings, wrong = page.settings_of(config)
         async with opened(settings) as ledger:
             if watch:
-                await page.keep_showing(screen(), lambda: page.collect(ledger, settings, now()), _REFRESH_S)
-            found = await page.collect(ledger, settings, now())
+                await page.keep_showing(screen(), lambda: page.collect(ledger, settings, now(), wrong), _REFRESH_S)
+            found = await page.collect(ledger, settings, now(), wrong)
         if output == "json":
             print_json(page.as_json(found))
         else:

@@ -53,10 +53,11 @@ async def examine(path: Path | None) -> tuple[Check, ...]:
 
 def probes(settings: Settings) -> tuple[Probe, ...]:
     """What is looked at beside Slurm."""
-    from relight.console import doctor_site, doctor_temporal
+    from relight.console import doctor_policy, doctor_site, doctor_temporal
 
     return (
         Probe("ledger", lambda: doctor_site.check_ledger(settings), 60),
+        Probe("policy", lambda: doctor_policy.check_policy(settings)),
         Probe("approval key", lambda: doctor_site.check_approval_key(settings)),
         Probe("Temporal", lambda: doctor_temporal.check_temporal(settings), 20),
     )
@@ -105,7 +106,7 @@ async def _one(probe: Probe) -> Sequence[Check]:
 
 def _settings_found(path: Path | None, settings: Settings) -> Check:
     named = path or os.environ.get(CONFIG_VARIABLE)
-    mode = settings.policy.mode
+    mode = settings.policy.ceiling
     if named is None:
         found = f"defaults only (no --config, no {CONFIG_VARIABLE}); cluster {settings.cluster}, mode {mode}"
         return warn("settings", found, "Give the file that the worker uses, or this checks another site than yours.")

@@ -90,7 +90,7 @@ def _approval_key(settings: Settings) -> Check:
         advice = "The controller worker makes it on its first start: relight worker controller."
         return (
             warn(name, f"{path} does not exist", advice)
-            if settings.policy.mode is Mode.MONITOR
+            if settings.policy.ceiling is Mode.MONITOR
             else fail(name, f"{path} does not exist: nobody can approve", advice)
         )
     except OSError as error:

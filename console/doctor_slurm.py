@@ -125,7 +125,7 @@ async def check_rights(settings: Settings, access: Access) -> Sequence[Check]:
         other = "" if elsewhere else "; where the worker runs as another user, run doctor as that one"
         return (ok(name, f"{user}: all rights{other}"),)
     asked = await _say(settings, access, ("sacctmgr", "-nP", "show", "user", f"name={user}", "format=adminlevel"))
-    return (judge_level(user, asked, settings.policy.mode),)
+    return (judge_level(user, asked, settings.policy.ceiling),)
 
 
 def judge_level(user: str, asked: Done | str, mode: Mode) -> Check:
@@ -145,7 +145,7 @@ def judge_level(user: str, asked: Done | str, mode: Mode) -> Check:
 async def check_wrapper(settings: Settings, access: Access) -> Sequence[Check]:
     """relight-node is installed, is root's, and can be called. Called without words it only prints its usage."""
     command = access.node_command
-    worse = warn if settings.policy.mode is Mode.MONITOR or not settings.policy.drains_per_hour else fail
+    worse = warn if settings.policy.ceiling is Mode.MONITOR or not settings.policy.drains_per_hour else fail
     name = "node wrapper"
     here = isinstance(access.node_runner, LocalRunner)
     local = Path(command[-1]) if here and command and command[-1].startswith("/") else None

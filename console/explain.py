@@ -20,8 +20,11 @@ from relight.console.text import ago, clean, count, local, nodes, span
 from relight.domain.attempts import AttemptState, Progress, progress_cursor
 from relight.domain.incidents import Incident, Outcome
 from relight.domain.ledger import Row, RowKind
+from relight.domain.plan import Mode
 from relight.domain.policy import attempts_without_progress
+from relight.domain.policy_rules import in_force
 from relight.domain.slurm import ENDED_BADLY, JobState
+from relight.domain.wishes import wishes
 
 _NOBODY = ", queued again by nobody"
 _UNTOUCHED = frozenset(Outcome) - {
@@ -99,7 +102,9 @@ async def collect(ledger: Ledger, settings: Settings, job: JobName) -> Life:
     if stray:
         tries.append(Try(None, Progress(), (), stray))
     earlier = [i for i in incidents if i.lineage == lineage and not i.open]
-    allowed = settings.policy.attempts_without_progress
+    last = next((each.state for each in reversed(tries) if each.state), None)
+    policy = in_force(settings.policy, settings.cluster, last.attempt.record).policy if last else settings.policy
+    allowed = policy.attempts_without_progress
     return Life(job, tuple(tries), attempts_without_progress(earlier), allowed, len(states) - len(mine))
 
 
@@ -137,6 +142,7 @@ def as_json(life: Life) -> dict[str, Any]:
         "lineage": last.attempt.lineage if last else None,
         "retries_without_progress": life.used,
         "retries_allowed": life.allowed,
+        "comment_asks": list(_asked(last)),
         "attempts": [_try_as_json(each) for each in life.tries],
     }
 
@@ -176,8 +182,21 @@ def tell(console: Console, life: Life, now: datetime) -> None:
         for case in each.cases:
             _tell_case(console, case, now)
     console.print()
+    if asked := _asked(next((t.state for t in reversed(life.tries) if t.state), None)):
+        console.print(words(f"Its comment asks: {'; '.join(asked)}", "dim"))
     style = "bold red" if life.used >= life.allowed else "dim"
     console.print(words(f"Retries without progress: {life.used} of {life.allowed} used", style))
+
+
+def _asked(state: AttemptState | None) -> tuple[str, ...]:
+    """What the job's comment asks of Relight, in its own keys or Mission Control's; and what of it is ignored."""
+    asked = wishes(state.attempt.record.comment) if state else wishes("")
+    told = (
+        f"mode {asked.mode} at most" if asked.mode else "",
+        "no requeue, its chain goes on (singleton_dependency)" if asked.chained else "",
+        f"at most {count(asked.most_requeues, 'requeue')}" if asked.most_requeues is not None else "",
+    )
+    return (*filter(None, told), *asked.remarks)
 
 
 def _head(life: Life) -> Text:
@@ -274,6 +293,6 @@ def conclusion(case: Case) -> str:
     touched = any(deed.intent for deed in deeds(case.rows))
     if touched or incident.outcome not in _UNTOUCHED:
         return f"{outcome}: {reason}"
-    if incident.outcome is Outcome.OBSERVED:
+    if incident.outcome is Outcome.OBSERVED and incident.mode is Mode.MONITOR:
         return f"Nothing was touched, the mode is monitor: {reason}"
     return f"Nothing was touched, {outcome}: {reason}"

@@ -13,6 +13,7 @@ from relight.domain.evidence import Evidence
 from relight.domain.incidents import Incident
 from relight.domain.ledger import Row, RowKind
 from relight.domain.plan import Mode
+from relight.domain.policy import Verdict
 
 SHOWN = 4
 """Pieces of evidence, unreadable sources and the like that are shown; JSON has all."""
@@ -72,13 +73,16 @@ def _beside(diagnosis: Diagnosis, hidden: int) -> tuple[Text, ...]:
     if hidden:
         lines.append(words(f"{count(hidden, 'more piece')} of evidence: -o json", "dim"))
     if diagnosis.echoes:
-        lines.append(words(f"{count(diagnosis.echoes, 'further line')} only echo it", "dim"))
+        kinds = ", ".join(f"{echo.lines} {echo.signature}" for echo in diagnosis.folded[:SHOWN])
+        told = f"{count(diagnosis.echoes, 'further line')} only echo it"
+        lines.append(words(f"{told}: {kinds}" if kinds else told, "dim", _LINE))
     others = (f"less likely: {h.signature}, {h.category} ({h.confidence:.0%})" for h in diagnosis.hypotheses[1:3])
     lines.extend(words(other, "dim") for other in others)
     silent = (f"could not be read, its silence proves nothing: {source}" for source in diagnosis.unreadable[:SHOWN])
     lines.extend(words(source, "yellow", _LINE) for source in silent)
     if len(diagnosis.unreadable) > SHOWN:
         lines.append(words(f"and {len(diagnosis.unreadable) - SHOWN} more could not be read", "yellow"))
+    lines.extend(words(f"would change it: {text}", "dim", _LINE) for text in diagnosis.would_change[:SHOWN])
     return tuple(lines)
 
 
@@ -96,7 +100,14 @@ def plan(incident: Incident, rows: Sequence[Row]) -> list[Part]:
         lines.append(words(f"digest {proposed.digest[:12]}", "dim"))
     mode = verdict.mode_reason if verdict else ""
     told = joined([(str(incident.mode), "bold"), (mode, "")], between=": ")
-    return [Part("Plan", tuple(lines)), Part("Mode", (told,))]
+    made_by = [Part("Policy", (_policy(verdict),))] if verdict and verdict.policy_version else []
+    return [Part("Plan", tuple(lines)), Part("Mode", (told,)), *made_by]
+
+
+def _policy(verdict: Verdict) -> Text:
+    """The version that decided, and which of its rules fit the job."""
+    rules = "; ".join(f"rule for {rule}" for rule in verdict.policy_rules[:SHOWN])
+    return joined([(verdict.policy_version, ""), (rules or "no rule fits the job", "dim")])
 
 
 def said(rows: Sequence[Row], now: datetime) -> list[Part]:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import datetime
+from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from rich.console import Console, Group, RenderableType
@@ -11,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from relight.clients.ledger import Ledger
-from relight.config.settings import Settings
+from relight.config.reading import Document, read
+from relight.config.settings import ConfigError, Settings, load, named_file, read_settings
 from relight.console.incidents import look
 from relight.console.output import Part, grid, joined, words
 from relight.console.text import ago, clean, count, local, span
@@ -39,6 +41,8 @@ class Status(NamedTuple):
     """Ids of incidents that wait for a person, newest first."""
     running: int
     """Attempts that run."""
+    file_problem: str = ""
+    """Why the policy of this shell's settings file cannot be used; empty: it can."""
 
     @property
     def works(self) -> bool:
@@ -58,11 +62,33 @@ class Status(NamedTuple):
 
     @property
     def well(self) -> bool:
-        """True when all is watched and delivered."""
-        return self.works and not self.unseen and not self.late
+        """True when all is watched and delivered, by the newest policy."""
+        return self.works and not self.unseen and not self.late and not self.refused
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """Why newer policies of settings files are not in force."""
+        told = (*(each.policy_problem for each in self.workers), self.file_problem)
+        return tuple(dict.fromkeys(filter(None, told)))
 
 
-async def collect(ledger: Ledger, settings: Settings, now: datetime) -> Status:
+def settings_of(config: Path | None) -> tuple[Settings, str]:
+    """The settings, and what is wrong with their policy: a file that workers refuse must not hide how they do.
+
+    Raises:
+        ConfigError: something else is wrong with them too.
+    """
+    try:
+        return load(config), ""
+    except ConfigError as error:
+        problem = str(error)
+    file = named_file(config)
+    document = read(file) if file else Document()
+    values = {key: value for key, value in document.values.items() if key != "policy"}
+    return read_settings(file, document._replace(values=values)), problem
+
+
+async def collect(ledger: Ledger, settings: Settings, now: datetime, file_problem: str = "") -> Status:
     """Read it."""
     cluster = settings.cluster
     known = WorkerReports.model_validate(await ledger.cursor(sights_cursor(cluster)) or {})
@@ -71,13 +97,14 @@ async def collect(ledger: Ledger, settings: Settings, now: datetime) -> Status:
     listed = await asyncio.gather(*(look(ledger, incident) for incident in opened))
     return Status(
         cluster=cluster,
-        mode=workers[0].mode if workers else str(settings.policy.mode),
+        mode=workers[0].mode if workers else str(settings.policy.ceiling),
         now=now,
         workers=workers,
         sights=known.sights(now),
         backlog=await ledger.backlog(cluster),
         waiting=tuple(each.incident.id for each in listed if each.standing.phase is Phase.WAITING),
         running=len(await ledger.running_attempts(cluster)),
+        file_problem=file_problem,
     )
 
 
@@ -96,6 +123,8 @@ def as_json(status: Status) -> dict[str, Any]:
                 "started_at": each.started_at.isoformat(),
                 "last_sign": each.written_at.isoformat(),
                 "lives": each.lives(now),
+                "policy": each.policy or None,
+                "policy_problem": each.policy_problem or None,
             }
             for each in status.workers
         ],
@@ -109,6 +138,7 @@ def as_json(status: Status) -> dict[str, Any]:
             for name, sight in status.sights.items()
         },
         "incidents": {"open": backlog.open_incidents, "waiting": list(status.waiting)},
+        "refused": list(status.refused),
         "outbox": {
             "undelivered": backlog.undelivered,
             "oldest": backlog.oldest.isoformat() if backlog.oldest else None,
@@ -143,6 +173,7 @@ def picture(status: Status) -> RenderableType:
     head = joined([(f"Cluster {status.cluster}", "bold"), (f"mode {status.mode}", "")])
     parts = [
         Part("Worker", _workers(status)),
+        Part("Policy", _policies(status)),
         Part("Incidents", (_incidents(status),)),
         Part("Outbox", (_outbox(status),)),
         Part("Jobs", _jobs(status)),
@@ -166,6 +197,14 @@ def _worker(worker: WorkerReport, now: datetime) -> Text:
             [(f"no worker has written for {span(now - worker.written_at)}", "bold red"), (worker.worker, "dim")]
         )
     return joined([(f"{worker.worker}, {worker.version}", ""), (f"up {span(now - worker.started_at)}, {sign}", "dim")])
+
+
+def _policies(status: Status) -> tuple[Text, ...]:
+    versions = dict.fromkeys(each.policy for each in status.workers if each.policy)
+    differ = "; workers differ" if len(versions) > 1 else ""
+    told = f"{', '.join(versions)}{differ}" if versions else "not told by any worker"
+    lines = [words(told, "bold red" if differ else "" if versions else "dim")]
+    return (*lines, *(words(f"the settings file is refused: {each}", "bold red", 400) for each in status.refused))
 
 
 def _incidents(status: Status) -> Text:
@@ -234,4 +273,6 @@ def _sum(status: Status) -> Text:
         )
     told = [f"{clean(name)} {status.sights[name].state(status.now)}" for name in status.unseen]
     told += ["detections are not delivered"] if status.late else []
+    if not told:
+        return words("All detectors see, but the newest settings are refused: relight config check", "bold red")
     return words(f"Not all is seen: {', '.join(told)}.", "bold red")

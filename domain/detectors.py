@@ -93,6 +93,10 @@ class WorkerReport(Value):
     version: str
     mode: str
     """The ceiling that its settings give."""
+    policy: str = ""
+    """Version of the policy in force there."""
+    policy_problem: str = ""
+    """Why a newer policy of its settings file is not in force."""
     started_at: datetime
     written_at: datetime
     sights: dict[str, Sight] = {}

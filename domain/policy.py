@@ -1,114 +1,33 @@
-"""Policy: what may be done, and the pure decision what to do about one interruption."""
+"""The pure decision what to do about one interruption, within what the policy allows."""
 
-from collections.abc import Collection, Iterable, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Mapping
+from typing import NamedTuple
 
-from pydantic import Field
-
-from relight.domain.attempts import Attempt
 from relight.domain.base import Value
-from relight.domain.detectors import Blind
 from relight.domain.diagnosis import Action, Diagnosis, Hypothesis
-from relight.domain.evidence import Answer, Interruption, Source
-from relight.domain.hands import Hand, held_by_another, held_by_slurm, requeued
-from relight.domain.incidents import MOVED, USED_AN_ATTEMPT, Incident, Outcome
-from relight.domain.plan import MIN_JOB_AGE_MARGIN, Mode, Plan, Restart
-from relight.domain.progress import HangPolicy
-from relight.domain.slurm import ENDED, ENDED_BADLY, JobRecord, JobState, NodeRecord, SlurmFacts
-from relight.domain.wishes import job_mode
+from relight.domain.evidence import Answer, Interruption
+from relight.domain.hands import Hand, held_by_slurm, requeued
+from relight.domain.incidents import Outcome
+from relight.domain.no_retry import EXIT_DO_NOT_REQUEUE, attempts_without_progress, no_retry
+from relight.domain.permits import Act, Permit, Policy, least, mode_of
+from relight.domain.plan import Mode, Plan, Restart
+from relight.domain.situation import LOSES_TIME, Situation
+from relight.domain.successors import successors
+from relight.domain.wishes import Wishes, wishes
 
-
-class Policy(Value):
-    """What the operator allows on this cluster."""
-
-    mode: Mode = Mode.MONITOR
-    trust_temporal_ui: bool = False
-    """Whether a bare `approve` signal, whose sender proves no identity, may approve a restart."""
-    approval_expires: timedelta = timedelta(minutes=30)
-    """A plan nobody decided on by then is dropped, and the incident ends as `expired`."""
-    attempts_without_progress: int = Field(default=3, ge=1, le=100)
-    """After so many restarts of a job that did not get past the failure, it is left stopped."""
-    drains_per_hour: int = Field(default=1, ge=0, le=100)
-    """Nodes that may be drained in any hour on the whole cluster."""
-    partitions: tuple[str, ...] = ()
-    """Only jobs of these partitions are looked after; empty: of all."""
-    progress_within: timedelta = timedelta(minutes=30)
-    """How long a restarted attempt may take to get past the failed step."""
-    hang: HangPolicy = HangPolicy()
-
-
-_GOES_ON_AFTER_FAILURE = ("after:", "afterany:", "afternotok:", "aftercorr:")
-
-
-def successors(attempt: Attempt, jobs: Iterable[JobRecord], waited: Collection[int] = ()) -> tuple[JobRecord, ...]:
-    """Jobs that will go on with this one's work, so that a requeue would put two writers on one checkpoint.
-
-    Of the same owner, waiting or running, submitted as another job, and: depending on it in a way that a
-    failure satisfies; or of its name under `singleton`; or of its name and working directory. A job that
-    waits with `afterok` is none: it cannot start after a failure, and needs the retry.
-
-    Args:
-        attempt: whose work it is.
-        jobs: all jobs.
-        waited: ids of jobs that are known to have waited for it (see `AttemptState.successors`).
-    """
-    return tuple(job for job in jobs if _goes_on(attempt.record, job, waited))
-
-
-def _goes_on(old: JobRecord, job: JobRecord, waited: Collection[int]) -> bool:
-    if job.user != old.user or job.job_id == old.job_id or job.state not in {JobState.PENDING, JobState.RUNNING}:
-        return False
-    if job.array_job_id and job.array_job_id == old.array_job_id:
-        return False
-    if job.het_job_id and job.het_job_id == old.het_job_id:
-        return False
-    # A task of an array that waited as one record has an id of its own once it runs.
-    if job.job_id in waited or job.array_job_id in waited or _depends_on(old, job.dependency):
-        return True
-    if job.name != old.name:
-        return False
-    return "singleton" in job.dependency or (bool(job.work_dir) and job.work_dir == old.work_dir)
-
-
-def _depends_on(old: JobRecord, dependency: str) -> bool:
-    ids = {str(old.job_id), old.display_id}
-    if old.array_job_id:
-        ids |= {f"{old.array_job_id}_*", str(old.array_job_id)}
-    for part in dependency.replace("?", ",").split(","):
-        kind, _, names = part.strip().partition(":")
-        if kind + ":" not in _GOES_ON_AFTER_FAILURE:
-            continue
-        if any(name.split("(")[0].split("+")[0] in ids for name in names.split(":")):
-            return True
-    return False
-
-
-class Situation(Value):
-    """All that a plan depends on, as read for it."""
-
-    attempt: Attempt
-    kind: Interruption
-    now: datetime
-    record: JobRecord | None
-    """None when slurmctld no longer knows the job."""
-    hand: Hand = Hand.NOBODY
-    facts: SlurmFacts
-    ended_at: datetime | None = None
-    nodes: tuple[NodeRecord, ...] = ()
-    """The nodes of the job's partition."""
-    successors: tuple[str, ...] = ()
-    """Display ids of jobs that go on with the work."""
-    earlier: tuple[Incident, ...] = ()
-    """Earlier incidents of the same job, newest first."""
-    witness: Answer = Answer.UNKNOWN
-    """For a hang: whether something beside the silence of the log shows it."""
-    blind: tuple[Blind, ...] = ()
-    """What the decision rests on and is not seen now."""
-
-
-PROLOG_WINDOW = timedelta(hours=1)
-"""How long a node that slurmctld drained for a failed prolog counts against releasing another job: each job that is
-released into a broken prolog takes a node out of service. The same hour, and the same number, as for our own drains."""
+__all__ = [
+    "EXIT_DO_NOT_REQUEUE",
+    "LOSES_TIME",
+    "NODE_FAIL",
+    "Policy",
+    "Situation",
+    "Verdict",
+    "actions",
+    "attempts_without_progress",
+    "decide",
+    "exclusions",
+    "successors",
+]
 
 NODE_FAIL = "SLURM_NODE_FAIL"
 """The catalogue's signature of a node that slurmctld declared down."""
@@ -121,51 +40,132 @@ class Verdict(Value):
     mode: Mode
     mode_reason: str
     policy: Policy
-    """The policy in force when this was decided."""
+    """The policy in force for this job when this was decided."""
+    policy_version: str = ""
+    """Names the whole policy it was made from, rules included; empty in what version 0.1 wrote."""
+    policy_rules: tuple[str, ...] = ()
+    """The rules of the policy that fit the job, in words."""
     outcome: Outcome | None = None
     """Set when there is no restart: how the incident ends, once what the plan does besides is done."""
 
 
-LOSES_TIME = frozenset({Interruption.STRAGGLER, Interruption.NUMERICS})
-"""Kinds under which training goes on, if slowly or for nothing."""
+class _Draft(NamedTuple):
+    """What is to be done, and how the incident ends where nothing is restarted."""
 
-EXIT_DO_NOT_REQUEUE = 93
-"""A job's own word that it must not be requeued (the convention of NVIDIA's resiliency extension)."""
+    plan: Plan
+    outcome: Outcome | None
 
 
 def decide(situation: Situation, diagnosis: Diagnosis, policy: Policy) -> Verdict:
-    """The plan for one interruption. The first rule that fits decides."""
-    cause = diagnosis.verdict
-    mode, mode_reason = job_mode(policy.mode, situation.attempt.record.comment)
-    if situation.kind is Interruption.HANG and situation.witness is not Answer.YES and mode is Mode.AUTO:
-        mode, mode_reason = Mode.APPROVE, "a silent log alone never acts: no second witness of the hang"
-    if situation.kind in LOSES_TIME and mode is Mode.AUTO:
-        mode, mode_reason = Mode.APPROVE, f"an attempt that still trains is never ended unasked ({situation.kind})"
-    if situation.blind and mode is Mode.AUTO:
-        mode, mode_reason = Mode.APPROVE, "; ".join(each.text for each in situation.blind[:3])
-    stop = _no_retry(situation, cause, policy)
+    """The plan for one interruption: what should be done, less what is not allowed, in the mode that is.
+
+    Args:
+        situation: all that the plan depends on.
+        diagnosis: why the attempt was interrupted.
+        policy: what is allowed for this job, rules applied (`policy_rules.in_force`).
+    """
+    asked = wishes(situation.attempt.record.comment)
+    cap = Permit(asked.mode or Mode.AUTO)
+    permits = {act: least(policy.permit(situation.kind, act), cap) for act in Act}
+    draft = _allowed(_draft(situation, diagnosis.verdict, policy, asked), permits, situation)
+    acts = actions(draft.plan) or (Act.RESTART,)
+    weakest = next(act for act in acts if permits[act] is least(*(permits[each] for each in acts)))
+    mode, why = _lowered(situation, mode_of(permits[weakest]))
+    reason = why or _said(policy.permit(situation.kind, weakest), situation.kind, weakest, policy, asked)
+    reason = "; ".join((reason, *asked.remarks))
+    return Verdict(plan=draft.plan, mode=mode, mode_reason=reason, policy=policy, outcome=draft.outcome)
+
+
+def _said(permit: Permit, kind: Interruption, act: Act, policy: Policy, asked: Wishes) -> str:
+    """Where the mode comes from."""
+    where = "" if permit == Permit(policy.mode) else f" for {act} after {kind}"
+    comment = f", the job's comment {asked.mode}" if asked.mode else ""
+    return f"cluster policy says {permit}{where}{comment}"
+
+
+def _lowered(situation: Situation, mode: Mode) -> tuple[Mode, str]:
+    """The mode, lowered where nobody should act unasked, whatever the policy says; and why."""
+    if mode is not Mode.AUTO:
+        return mode, ""
+    if situation.blind:
+        return Mode.APPROVE, "; ".join(each.text for each in situation.blind[:3])
+    if situation.kind in LOSES_TIME:
+        return Mode.APPROVE, f"an attempt that still trains is never ended unasked ({situation.kind})"
+    if situation.kind is Interruption.HANG and situation.witness is not Answer.YES:
+        return Mode.APPROVE, "a silent log alone never acts: no second witness of the hang"
+    return mode, ""
+
+
+def actions(plan: Plan) -> tuple[Act, ...]:
+    """What the plan holds; what it is about comes first."""
+    held = {
+        Act.RESTART: plan.restart is not Restart.NONE,
+        Act.STOP: plan.cancel,
+        Act.EXCLUDE: bool(plan.exclude),
+        Act.DRAIN: bool(plan.drain),
+    }
+    return tuple(act for act, there in held.items() if there)
+
+
+def _allowed(draft: _Draft, permits: Mapping[Act, Permit], situation: Situation) -> _Draft:
+    """Without what is off; and where more than monitor is allowed, without what may only be observed beside it.
+
+    What is left is carried out in the lowest mode of its actions: docs/decisions/0016-policy-rules.md.
+    """
+    plan, kind = draft.plan, situation.kind
+    for act in actions(plan):
+        if permits[act] is Permit.OFF:
+            plan = _without(plan, act, Permit.OFF, kind)
+    first, *beside = actions(plan) or (Act.RESTART,)
+    for act in beside:
+        if permits[act] is Permit.MONITOR and permits[first] is not Permit.MONITOR:
+            plan = _without(plan, act, Permit.MONITOR, kind)
+    if (plan.restart, plan.cancel) == (draft.plan.restart, draft.plan.cancel):
+        return _Draft(plan, draft.outcome)
+    goes_on = situation.hand is not Hand.NOBODY or (situation.record is not None and situation.record.running)
+    return _Draft(plan, Outcome.OBSERVED if goes_on and not plan.drain else Outcome.STOPPED)
+
+
+_NOTHING: Mapping[Act, Mapping[str, object]] = {
+    Act.RESTART: {"restart": Restart.NONE, "release": False, "exclude": (), "requeue_until": None},
+    Act.STOP: {"cancel": False},
+    Act.EXCLUDE: {"exclude": ()},
+    Act.DRAIN: {"drain": ()},
+}
+"""What a plan holds without the action; nodes are kept out of a retry only where there is one."""
+
+
+def _without(plan: Plan, act: Act, permit: Permit, kind: Interruption) -> Plan:
+    if act not in actions(plan):
+        return plan
+    what = {
+        Act.RESTART: "not restarted",
+        Act.STOP: "not cancelled",
+        Act.EXCLUDE: f"{', '.join(plan.exclude)} not excluded",
+        Act.DRAIN: f"{', '.join(plan.drain)} not drained",
+    }[act]
+    reason = f"{plan.reason} ({what}: the policy says {permit} for {act} after {kind})"
+    return plan.model_copy(update={**_NOTHING[act], "reason": reason})
+
+
+def _draft(situation: Situation, cause: Hypothesis, policy: Policy, asked: Wishes) -> _Draft:
+    """What should be done, were all of it allowed. The first rule that fits decides."""
+    stop = no_retry(situation, cause, policy, asked)
     if stop:
         outcome, reason = stop
         # An attempt that still holds its nodes although a retry is useless is ended, so that it frees them.
         # The next attempt, which Slurm may have started by itself, is not the one that was diagnosed.
         record = situation.record
         holds = record is not None and record.running and not requeued(situation.attempt, record)
-        cancel = outcome is Outcome.STOPPED and holds
-        drain = () if outcome is Outcome.NOT_CONFIRMED else _drains(situation, cause)
         plan = Plan(
             attempt=situation.attempt.key,
             restart=Restart.NONE,
-            cancel=cancel,
-            drain=drain,
+            cancel=outcome is Outcome.STOPPED and holds,
+            # An attempt that is left to train keeps its nodes: a broken one has a finding of its own.
+            drain=() if outcome in {Outcome.NOT_CONFIRMED, Outcome.OBSERVED} else _drains(situation, cause),
             reason=reason + _undrained(situation, cause),
         )
-        return Verdict(
-            plan=plan,
-            mode=mode,
-            mode_reason=mode_reason,
-            policy=policy,
-            outcome=outcome,
-        )
+        return _Draft(plan, outcome)
     exclude, remark = exclusions(situation, cause)
     restart = Restart.ADOPT if situation.hand is Hand.SLURM else Restart.REQUEUE
     plan = Plan(
@@ -175,127 +175,9 @@ def decide(situation: Situation, diagnosis: Diagnosis, policy: Policy) -> Verdic
         exclude=exclude,
         drain=_drains(situation, cause),
         reason=(cause.summary or str(cause.category)) + remark + _undrained(situation, cause),
-        requeue_until=_deadline(situation),
+        requeue_until=situation.deadline,
     )
-    return Verdict(plan=plan, mode=mode, mode_reason=mode_reason, policy=policy)
-
-
-def _deadline(situation: Situation) -> datetime | None:
-    if situation.ended_at is None or situation.hand is Hand.SLURM:
-        return None
-    return situation.ended_at + situation.facts.min_job_age - MIN_JOB_AGE_MARGIN
-
-
-_NoRetry = tuple[Outcome, str] | None
-
-
-def _no_retry(situation: Situation, cause: Hypothesis, policy: Policy) -> _NoRetry:
-    """Why there is no retry, or None: the first rule that fits."""
-    if situation.record is None:
-        return (
-            Outcome.EXPIRED,
-            "Slurm no longer knows the job (MinJobAge has passed); only a fresh submission remains",
-        )
-    return (
-        _still_trains(situation, situation.record, cause)
-        or _not_an_interruption(situation, situation.record)
-        or _not_ours_to_requeue(situation, situation.record)
-        or _useless(situation, cause, policy)
-    )
-
-
-def _still_trains(situation: Situation, record: JobRecord, cause: Hypothesis) -> _NoRetry:
-    """A slow attempt is left to train, and one whose numbers are wrong to its owner: a restart may well be no better.
-
-    Unless the platform itself names a node that makes it slow.
-    """
-    if situation.kind not in LOSES_TIME:
-        return None
-    if situation.kind is Interruption.STRAGGLER and set(cause.drain_nodes) & set(situation.attempt.record.nodes):
-        return None
-    told = next((e.text for e in cause.evidence if e.source is Source.PROGRESS), "") or cause.summary
-    if requeued(situation.attempt, record) or not record.running:
-        return Outcome.OVERRIDDEN, f"the attempt is no longer running; before: {told}"
-    return Outcome.OBSERVED, f"left running: {told}"
-
-
-def _not_ours_to_requeue(situation: Situation, record: JobRecord) -> _NoRetry:
-    theirs = _theirs(situation, record)
-    if theirs:
-        return theirs
-    if situation.hand is Hand.NOBODY and not record.requeue:
-        return Outcome.STOPPED, "the job was submitted with --no-requeue"
-    if record.exit_code == EXIT_DO_NOT_REQUEUE:
-        return Outcome.STOPPED, f"the job ended with exit code {EXIT_DO_NOT_REQUEUE}: do not requeue"
-    deadline = _deadline(situation)
-    if deadline is not None and situation.now > deadline:
-        return Outcome.EXPIRED, "the job ended too long ago: Slurm may forget it first (MinJobAge)"
-    return None
-
-
-def _theirs(situation: Situation, record: JobRecord) -> _NoRetry:
-    """What others have done about it: their job, their requeue, their hold."""
-    if situation.successors:
-        return Outcome.SUCCEEDED_BY, f"job {', '.join(situation.successors[:5])} goes on with the work"
-    if situation.hand is Hand.UNKNOWN:
-        return Outcome.OVERRIDDEN, "somebody else queued the job again; theirs wins"
-    if held_by_another(record):
-        return Outcome.OVERRIDDEN, f"the job is held ({record.why}): whoever held it releases it"
-    return None
-
-
-def _useless(situation: Situation, cause: Hypothesis, policy: Policy) -> _NoRetry:
-    if situation.hand is Hand.SLURM:
-        held = situation.record is not None and held_by_slurm(situation.record)
-        # What Slurm starts again by its own rules is not stopped; what it holds is, until somebody releases it.
-        return _stays_held(situation, cause, policy) if held else None
-    if cause.action is Action.STOP:
-        return Outcome.STOPPED, cause.summary or f"a retry would fail the same way ({cause.signature})"
-    if cause.action is Action.NONE:
-        return Outcome.NOT_CONFIRMED, cause.summary or "nothing failed"
-    return _spent(situation, cause, policy)
-
-
-def _spent(situation: Situation, cause: Hypothesis, policy: Policy) -> _NoRetry:
-    spent = attempts_without_progress(situation.earlier)
-    if spent >= policy.attempts_without_progress:
-        return Outcome.STOPPED, f"{spent} restarts brought no progress; {cause.summary}".rstrip("; ")
-    return None
-
-
-def _stays_held(situation: Situation, cause: Hypothesis, policy: Policy) -> _NoRetry:
-    """Why a job that Slurm holds after a failed launch is not released: it may cost one node after the other."""
-    since = situation.now - PROLOG_WINDOW
-    failed = [n.name for n in situation.nodes if n.prolog_failed and n.reason_time and n.reason_time >= since]
-    if len(failed) > max(1, policy.drains_per_hour):
-        named = ", ".join(failed[:5])
-        return Outcome.STOPPED, f"prologs failed on {len(failed)} nodes within the hour ({named}): Slurm's hold stays"
-    return _spent(situation, cause, policy)
-
-
-def _not_an_interruption(situation: Situation, record: JobRecord) -> _NoRetry:
-    if situation.hand is Hand.SLURM or record.state in ENDED_BADLY or record.running:
-        return None
-    if requeued(situation.attempt, record):
-        return None  # judged by whose hand it was
-    if record.state is JobState.TIMEOUT and situation.kind is Interruption.HANG:
-        return None  # it hung until its time was up
-    if record.state in ENDED - ENDED_BADLY:
-        return Outcome.OVERRIDDEN, f"the job is {record.state}: that is not Relight's to undo"
-    if record.state is JobState.UNKNOWN:
-        return Outcome.FAILED, "the job's state could not be read"
-    return None
-
-
-def attempts_without_progress(earlier: Sequence[Incident]) -> int:
-    """Restarts in a row, newest first, that did not get past the failure."""
-    count = 0
-    for incident in earlier:
-        if incident.outcome in MOVED:
-            break
-        if incident.outcome in USED_AN_ATTEMPT:
-            count += 1
-    return count
+    return _Draft(plan, None)
 
 
 def _drains(situation: Situation, cause: Hypothesis) -> tuple[str, ...]:

@@ -127,6 +127,12 @@ def judge(levels: Levels, held: Mapping[Gpu, Held], now: datetime) -> tuple[Evid
     return (found, *_idle_ones(known, now))
 
 
+def still_work(levels: Levels, held: Mapping[Gpu, Held]) -> bool:
+    """Whether one GPU is known to do what it did. One that is not used draws the same power all the time."""
+    base = levels.baselines()
+    return any(held[gpu].watts >= WORKS * base[gpu] and not held[gpu].most <= IDLE for gpu in base if gpu in held)
+
+
 def _idle_ones(known: Mapping[Gpu, Held], now: datetime) -> Sequence[Evidence]:
     """Those that do nothing while nearly all others spin: what these wait for has not begun there."""
     idle = sorted(gpu for gpu, seen in known.items() if seen.most <= IDLE)

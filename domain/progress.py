@@ -27,6 +27,7 @@ from relight.domain.rhythm import (
     with_signs,
 )
 from relight.domain.stacks import STACKS_IDENTICAL
+from relight.domain.standstill import STANDS_STILL
 
 __all__ = [
     "CPU_FELL",
@@ -47,6 +48,7 @@ __all__ = [
     "passed",
     "percentile",
     "silence_limit",
+    "standstill_limit",
     "stride",
     "with_arrival",
     "with_signs",
@@ -93,11 +95,26 @@ def limit_after_fatal(rhythm: Rhythm, policy: HangPolicy, *, stepped: bool) -> t
     return min(limit, silence_limit(rhythm, FATAL_LINE, stepped=True)) if stepped else limit
 
 
-def silence_limit(rhythm: Rhythm, policy: HangPolicy, *, stepped: bool) -> timedelta:
+def standstill_limit(rhythm: Rhythm, policy: HangPolicy, *, stepped: bool) -> timedelta:
+    """How long this job may be silent where it is seen to do nothing at all (`standstill`).
+
+    Only what may come for the first time is not waited for then. What the job is known to do, or has announced, it is
+    given time for whatever is seen: this happens at each checkpoint of each job, the other at a few steps of a job.
+    """
+    return silence_limit(rhythm, policy, stepped=stepped, first_times=False)
+
+
+def silence_limit(rhythm: Rhythm, policy: HangPolicy, *, stepped: bool, first_times: bool = True) -> timedelta:
     """How long this job may be silent, from its last sign of life on, before it counts as hanging.
 
     `max(floor, steps x step time, gaps x p99 of the file's gaps)` once the rhythm is known; longer within a phase that
     takes longer, and after a step at which a long gap is due or may come for the first time.
+
+    Args:
+        rhythm: how its lines arrive.
+        policy: how long silence may last.
+        stepped: whether it has printed a step.
+        first_times: whether to wait for what may come for the first time.
     """
     # Until ordinary gaps are known, the first ones of buffered output tell how long a buffer takes to fill.
     gap = p99(rhythm) if rhythm.known else rhythm.phases.get(Phase.STARTUP, PhaseGaps(0, 0.0)).longest
@@ -111,7 +128,7 @@ def silence_limit(rhythm: Rhythm, policy: HangPolicy, *, stepped: bool) -> timed
         limit = max(limit, policy.unlearned)
     if rhythm.opened:
         limit = max(limit, _phase_limit(rhythm, rhythm.opened, policy))
-    return max(limit, _long_limit(rhythm, policy, by_gap))
+    return max(limit, _long_limit(rhythm, policy, by_gap, first_times=first_times))
 
 
 def _phase_limit(rhythm: Rhythm, phase: Phase, policy: HangPolicy) -> timedelta:
@@ -122,7 +139,7 @@ def _phase_limit(rhythm: Rhythm, phase: Phase, policy: HangPolicy) -> timedelta:
     return limit if seen >= HABIT else max(limit, policy.unlearned)
 
 
-def _long_limit(rhythm: Rhythm, policy: HangPolicy, by_gap: timedelta) -> timedelta:
+def _long_limit(rhythm: Rhythm, policy: HangPolicy, by_gap: timedelta, *, first_times: bool) -> timedelta:
     """The patience for long gaps that no line announces; zero when none is to be expected.
 
     Of what was never seen not even the length is known: what a buffer holds back (`by_gap`) comes on top.
@@ -132,7 +149,7 @@ def _long_limit(rhythm: Rhythm, policy: HangPolicy, by_gap: timedelta) -> timede
     if step is not None and since is not None:
         if rhythm.total is not None and step + reach >= rhythm.total:
             return policy.startup + by_gap
-        if may_begin(since, step, reach):
+        if first_times and may_begin(since, step, reach):
             limit = policy.unlearned + by_gap
     for kind in rhythm.long:
         if step is not None and since is not None and is_forgotten(kind, since, step, reach):
@@ -177,7 +194,7 @@ IDLE_SHARE = 0.10
 """CPU time a second below this share of the job's own baseline counts as fallen silent."""
 
 
-WITNESSES = frozenset({CPU_FELL, POWER_FELL, STACKS_IDENTICAL})
+WITNESSES = frozenset({CPU_FELL, POWER_FELL, STACKS_IDENTICAL, STANDS_STILL})
 """Signatures of evidence that bears out a hang."""
 
 

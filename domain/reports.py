@@ -120,7 +120,21 @@ class ProcessStack(Value):
     """`function (file:line)` each; empty where it could not be taken."""
     state: str = Field(default="", max_length=20)
     """`stopped` or `uninterruptible`, where the kernel shows it so; else empty."""
+    cpu_s: float | None = None
+    """CPU seconds that it has used, all its threads; None: not known."""
     problem: str = Field(default="", max_length=300)
+
+
+class Usage(Value):
+    """What all of a job's processes on a node have done since they began, Python or not."""
+
+    processes: int
+    others_cpu_s: float
+    """CPU seconds of those of which there is no stack."""
+    moved_bytes: int
+    """Bytes that they read and wrote, as their calls and as the storage count them."""
+    in_files: int
+    """Threads that wait for a file system or a device now: uninterruptibly, or within a call on a file."""
 
 
 class ProbeAnswer(Value):
@@ -129,6 +143,8 @@ class ProbeAnswer(Value):
     id: str = Field(max_length=200)
     at: datetime
     stacks: tuple[ProcessStack, ...] = Field(default=(), max_length=64)
+    usage: Usage | None = None
+    """None: not all of it can be read."""
     problem: str = Field(default="", max_length=300)
 
 

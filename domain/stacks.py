@@ -46,6 +46,8 @@ _COLLECTIVE_FILES = (
     "collectives.py",
 )
 _COLLECTIVE_PACKAGES = ("deepspeed/comm/", "horovod/", "mpi4py/")
+_SAVES_TOGETHER = "torch/distributed/checkpoint/"
+"""Its own `all_reduce` and the like do their work inside (`_DistWrapper` of torch 2.13): who writes is no waiter."""
 _WAITS = frozenset({"engine_run_backward", "synchronize"})
 """A backward pass ends in collectives (seen with DDP), and what a GPU is waited for may be one."""
 _AT_WORK = re.compile(
@@ -206,6 +208,8 @@ def _named(pairs: Iterable[Pair]) -> frozenset[int]:
 def _waits(frame: str) -> int:
     parts = _FRAME.fullmatch(frame)
     name, file = (_name(frame), parts[2]) if parts else (frame, "")
+    if _SAVES_TOGETHER in file:
+        return 0
     if _COLLECTIVE.fullmatch(name) or file.endswith(_COLLECTIVE_FILES) or any(p in file for p in _COLLECTIVE_PACKAGES):
         return 2
     return int(name in _WAITS)

@@ -1,24 +1,20 @@
 """Files that the steps of a batch job write beside the job's own output, as with `srun --output=%x-%j-%t.out`.
 
-Slurm shows them nowhere, so they are read off the batch script. What cannot be told without running it (a command's
-answer, a variable of the environment, where a `cd` has led) is left out: a guess would be somebody else's file.
+Slurm shows them nowhere, so they are read off the batch script, and not guessed.
 
 Source: srun's manual page, its options that take no value; the names that steps on 22.05 made.
 """
 
-import re
-import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 
 from relight.domain.attempts import Attempt
 from relight.domain.base import below
+from relight.domain.batch_script import commands
 from relight.domain.filename_pattern import NO_TASK, filled, placeholders
 from relight.domain.slurm import JobRecord
 
 MOST = 64
 """Files of one attempt; of more ranks the first ones."""
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)")
-_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _FLAGS = frozenset("EHIkKlOQsuvXZ")
 """Short options without a value of their own in the next word."""
 _LONG_FLAGS = frozenset(
@@ -60,42 +56,15 @@ def step_outputs(attempt: Attempt) -> tuple[str, ...]:
 
 def _patterns(script: str, record: JobRecord) -> Iterator[str]:
     """The patterns after `--output` and `--error`, variables put in."""
-    known = {
-        "SLURM_JOB_ID": str(record.job_id),
-        "SLURM_JOBID": str(record.job_id),
-        "SLURM_JOB_NAME": record.name,
-        "SLURM_ARRAY_JOB_ID": str(record.array_job_id or ""),
-        "SLURM_ARRAY_TASK_ID": "" if record.array_task_id is None else str(record.array_task_id),
-        "USER": record.user,
-    }
-    moved = False
-    for line in script.replace("\\\n", " ").splitlines():
-        words = _words(line)
-        if words[:1] in (["cd"], ["pushd"]):
-            moved = True
-        for assignment in map(_ASSIGNMENT.fullmatch, words[1:] if words[:1] == ["export"] else words[:1]):
-            if assignment:
-                value = _filled(assignment[2], known)
-                known = {name: each for name, each in known.items() if name != assignment[1]}
-                known |= {} if value is None else {assignment[1]: value}
-        for at, word in enumerate(words):
+    for command in commands(script, record):
+        for at, word in enumerate(command.words):
             if word.rpartition("/")[2] == "srun":
-                filled = (_filled(value, known) for value in _redirections(words[at + 1 :]))
-                yield from (pattern for pattern in filled if pattern and not (moved and pattern[0] != "/"))
+                filled = (command.filled(value) for value in _redirections(command.words[at + 1 :]))
+                yield from (pattern for pattern in filled if pattern and not (command.moved and pattern[0] != "/"))
                 break
 
 
-def _words(line: str) -> list[str]:
-    """The words of a line; of one in which a text over several lines begins or ends, those before its quote."""
-    for text in (line, line[: max(line.rfind("'"), line.rfind('"'), 0)]):
-        try:
-            return shlex.split(text, comments=True)
-        except ValueError:
-            continue
-    return []
-
-
-def _redirections(words: list[str]) -> Iterator[str]:
+def _redirections(words: Sequence[str]) -> Iterator[str]:
     """The values of srun's `--output` and `--error`, up to the program's name."""
     rest = iter(words)
     for word in rest:
@@ -110,12 +79,6 @@ def _redirections(words: list[str]) -> Iterator[str]:
             wanted = word[1:2] in {"o", "e"}
         if wanted and value:
             yield value
-
-
-def _filled(text: str, known: Mapping[str, str]) -> str | None:
-    """The text with the values of its variables; None where one is not known."""
-    filled = _VARIABLE.sub(lambda found: known.get(found[1] or found[2]) or "\0", text)
-    return None if any(sign in filled for sign in "\0$`") else filled
 
 
 def _files(pattern: str, record: JobRecord) -> Iterator[str]:

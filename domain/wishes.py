@@ -1,45 +1,83 @@
-"""What a job's comment asks of Relight: `{"relight": {"mode": "monitor", "progress": "progress.jsonl"}}`."""
+"""What a job's comment asks: `{"relight": {"mode": "monitor", "progress": "progress.jsonl"}}`, or Mission Control's.
+
+Other tools share the comment: their keys are left alone, and nothing is ever written into it. A comment only lowers
+what the site allows.
+"""
 
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
-from relight.domain.base import below
-from relight.domain.plan import Mode, lowest
+from relight.domain.base import below, clip
+from relight.domain.plan import Mode
 from relight.domain.slurm import JobRecord
 
+_OURS, _MISSION_CONTROL = "relight", "APS"
+_KNOWN = frozenset({"mode", "progress"})
+REQUEUE, SINGLETON = "requeue", "singleton_dependency"
+"""Values of Mission Control's `auto_resume_mode` (its Administration Guide, "Confirming AJR is Operational")."""
 
-def _wishes(comment: str) -> dict[str, Any]:
-    """What a job's comment asks of Relight: `{"relight": {...}}`. Anything else in it belongs to others.
 
-    Raises:
-        ValueError: when it names relight but says nothing that can be read.
-    """
-    if '"relight"' not in comment:
+class Wishes(NamedTuple):
+    """What a comment asks, as far as it can be read."""
+
+    mode: Mode | None = None
+    """The most that may be done to this job; None: not said."""
+    chained: bool = False
+    """Its own chain of jobs goes on after a failure, so it is not requeued."""
+    most_requeues: int | None = None
+    remarks: tuple[str, ...] = ()
+    """What could not be read and is ignored."""
+
+
+def wishes(comment: str) -> Wishes:
+    """Read a comment; what is not understood is ignored and said."""
+    remarks: list[str] = []
+    ours, theirs = (_section(comment, name, remarks) for name in (_OURS, _MISSION_CONTROL))
+    return Wishes(_mode(ours, remarks), *_mission_control(theirs, remarks), tuple(remarks))
+
+
+def _section(comment: str, name: str, remarks: list[str]) -> dict[str, Any]:
+    """What stands under the name; empty where it is not named, or is nothing that can be read."""
+    if f'"{name}"' not in comment:
         return {}
     try:
-        wishes = json.loads(comment)["relight"]
-    except (TypeError, KeyError, RecursionError) as error:
-        raise ValueError(comment) from error
-    if not isinstance(wishes, dict):
-        raise ValueError(comment)  # noqa: TRY004 - what a user wrote
-    return wishes
+        found = json.loads(comment)
+    except (ValueError, RecursionError):
+        remarks.append(f"the job's comment names {name} but is not JSON: ignored")
+        return {}
+    section = found.get(name, {}) if isinstance(found, dict) else None
+    if isinstance(section, dict):
+        return section
+    remarks.append(f"the job's comment names {name} but not as an object: ignored")
+    return {}
 
 
-def job_mode(ceiling: Mode, comment: str) -> tuple[Mode, str]:
-    """The mode for one job, and why: the site's ceiling, lowered (never raised) by the job's comment.
+def _mode(ours: dict[str, Any], remarks: list[str]) -> Mode | None:
+    if unknown := sorted(ours.keys() - _KNOWN):
+        remarks.append(f"the job's comment: relight.{clip(unknown[0], 40)} is no key of ours: ignored")
+    asked = ours.get("mode")
+    if "mode" not in ours:
+        return None
+    if isinstance(asked, str) and asked in {*Mode}:
+        return Mode(asked)
+    remarks.append(f"the job's comment: relight.mode {_shown(asked)} is none of {', '.join(Mode)}: ignored")
+    return None
 
-    The comment is the user's: `{"relight": {"mode": "monitor"}}`. A comment that is not JSON, or a mode unknown to us,
-    changes nothing and is said.
-    """
-    try:
-        wishes = _wishes(comment)
-        if '"relight"' not in comment or wishes.keys() == {"progress"}:
-            return ceiling, f"cluster policy says {ceiling}"
-        asked = Mode(wishes["mode"])
-    except (ValueError, TypeError, KeyError):
-        return ceiling, "the job's comment names relight but no mode that exists: " + ", ".join(Mode)
-    mode = lowest(ceiling, asked)
-    return mode, f"cluster policy says {ceiling}, the job's comment {asked}"
+
+def _mission_control(theirs: dict[str, Any], remarks: list[str]) -> tuple[bool, int | None]:
+    """`requeue` asks for what the site may do anyway; `max_requeue_times` 0 or more."""
+    asked, most = theirs.get("auto_resume_mode"), theirs.get("max_requeue_times")
+    if asked not in (None, REQUEUE, SINGLETON):
+        told = f"APS.auto_resume_mode {_shown(asked)} is none of {REQUEUE}, {SINGLETON}"
+        remarks.append(f"the job's comment: {told}: ignored")
+    if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 0):
+        remarks.append(f"the job's comment: APS.max_requeue_times {_shown(most)} is no number from 0 on: ignored")
+        most = None
+    return asked == SINGLETON, most
+
+
+def _shown(value: Any) -> str:
+    return clip(json.dumps(value)[:200], 40)
 
 
 def progress_file(record: JobRecord) -> str | None:
@@ -47,8 +85,5 @@ def progress_file(record: JobRecord) -> str | None:
 
     It lies below the job's working directory.
     """
-    try:
-        path = _wishes(record.comment).get("progress")
-    except ValueError:
-        return None
+    path = _section(record.comment, _OURS, []).get("progress")
     return below(record.work_dir, path) if isinstance(path, str) and path and record.work_dir else None

@@ -33,6 +33,8 @@ INCIDENT_WITHIN_S = 75.0
 """For the incident after a fatal line."""
 GIVEN_UP_AFTER = 6
 """So many misses in a row, and a kind is given up: each costs its whole patience."""
+ROUND_SHARE, ROUND_STEPS = 0.25, (50, 100, 250, 500)
+"""Share of the hangs that stop after such a step: more than by chance."""
 XIDS = (48, 79, 94, 95)
 """Each of them ends what runs on the GPU."""
 XIDS_PER_JOB = 6
@@ -95,10 +97,17 @@ async def crash(scene: Scene, where: str, variant: str = "") -> Trial:
 
 
 async def hang(scene: Scene, where: str) -> Trial:
-    """A job stops within a step; long enough after its start that its rhythm is known."""
+    """A job stops within a step; long enough after its start that its rhythm is known.
+
+    Often that is after a step where a first checkpoint may be due: silence alone does not tell it from one.
+    """
     step = scene.rng.uniform(0.1, 1.0)
-    plan = Plan("hang", step, at_step=int(scene.rng.uniform(30, 60) / step), stay_s=120)
-    return await _by_itself(scene, Kind.HANG, plan, where)
+    at_step = int(scene.rng.uniform(30, 60) / step)
+    round_step = scene.rng.random() < ROUND_SHARE
+    if round_step:
+        at_step = min(ROUND_STEPS, key=lambda number: abs(number - at_step)) + 1
+    trial = await _by_itself(scene, Kind.HANG, Plan("hang", step, at_step=at_step, stay_s=120), where)
+    return trial._replace(parts={"at_round_step": trial.took}) if round_step else trial
 
 
 async def straggler(scene: Scene, where: str) -> Trial:

@@ -19,7 +19,10 @@ from relight.config.settings import Way
 from relight.console.output import screen
 from relight.lab import bench as measures
 from relight.lab import bench_detection_report, bench_slurm, faults, packages
+from relight.lab.bench_attribution_command import attribution
 from relight.lab.bench_detection_report import Kind
+from relight.lab.bench_scan_command import scan
+from relight.lab.broken_runs_command import break_
 from relight.lab.cli_roots import root
 from relight.lab.cluster import Cluster, ClusterError, NodeNotFoundError
 from relight.lab.demo import DemoFailedError, run_demo
@@ -48,6 +51,7 @@ def lab() -> None:
 
 
 lab.add_command(root)
+lab.add_command(break_)
 
 
 @lab.group()
@@ -208,6 +212,10 @@ def demo(fault: str, engine: str, way: str, *, leave: bool, simulated: bool) -> 
 @lab.group()
 def bench() -> None:
     """Measure, and print the numbers with their conditions."""
+
+
+bench.add_command(attribution)
+bench.add_command(scan)
 
 
 @bench.command()

@@ -54,7 +54,7 @@ def install(packages: Sequence[str], say: Callable[[str], None]) -> None:
     if find_program("apt-get") is None:
         raise SlurmNotInstallableError(f"this is not Debian (no apt-get): install {wanted} by your own means")
     root = _as_root(wanted)
-    say(f"The lab runs a real Slurm on this machine; these packages are missing: {wanted}")
+    say(f"The lab needs packages that are missing here: {wanted}")
     with _no_service_starts(root, say):
         _apt(root, ["update"], say)
         _apt(root, ["install", "--yes", "--no-install-recommends", *packages], say)

@@ -19,7 +19,7 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SETUPTOOLS = PYPROJECT["tool"]["setuptools"]
 PACKAGES: list[str] = SETUPTOOLS["packages"]
 FOLDERS = [package.removeprefix("relight.") for package in PACKAGES]
-COMMANDS = ("worker", "incidents", "show", "why", "approve", "reject", "diagnose", "doctor", "lab")
+COMMANDS = ("worker", "incidents", "show", "why", "approve", "reject", "diagnose", "catalogue", "doctor", "lab")
 
 IMPORT_ALL = """
 import importlib, pkgutil, sys

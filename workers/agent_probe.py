@@ -1,4 +1,4 @@
-"""Answers what the controller asks: Python stacks of a job's processes on this node, by py-spy.
+"""Answers what the controller asks: Python stacks of a job's processes on this node, by py-spy, and what all have used.
 
 Bounded in processes, time and output. `--nonblocking`: a process is not stopped while it is looked at.
 """
@@ -15,6 +15,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from relight.clients.host_state import JobProcess, job_processes
+from relight.clients.job_usage import process_cpu_s, usage
 from relight.workers.agent_faults import printable
 from relight.workers.agent_watch import Post, Watcher
 
@@ -64,6 +65,8 @@ class Probe(Watcher):
             if kind == "stacks":
                 try:
                     answer |= stacks(job_processes(job_id), gpu_pids, self._program)
+                    used = usage(job_id, {stack["pid"] for stack in answer["stacks"]})
+                    answer["usage"] = used and used._asdict()
                 except OSError as error:
                     answer["problem"] = printable(f"{error.filename}: {error.strerror}", _PROBLEM)
             else:
@@ -100,8 +103,8 @@ def stacks(
         else:
             frames, problem = dump(process.pid, program, min(EACH, end - clock()))
         left -= sum(len(frame.encode()) for frame in frames)
-        taken = {"pid": process.pid, "rank": process.rank, "frames": frames, "problem": problem}
-        found.append(taken | {"state": state(process.pid)})
+        taken: dict[str, Any] = {"pid": process.pid, "rank": process.rank, "frames": frames, "problem": problem}
+        found.append(taken | {"state": state(process.pid), "cpu_s": process_cpu_s(process.pid)})
     missing = len(chosen) - len(found)
     problem = f"{missing} processes more were not looked at" if missing > 0 else ""
     return {"stacks": found, "problem": problem if found else "no Python process of the job on this node"}

@@ -13,6 +13,11 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "Print the token of a node's agent (or of `slurmctld`, or of a `relay`).",
     ),
     "approve": ("relight.console.cli:approve", "Approve the plan of an incident that waits for a person."),
+    "catalogue": (
+        "relight.attribution.catalogue_command:catalogue",
+        "Show the failures that Relight knows; check a site's own entries.",
+    ),
+    "config": ("relight.console.config_command:config", "Check settings, and show those in force."),
     "diagnose": ("relight.attribution.command:diagnose", "Find out why a run died, from its logs alone."),
     "doctor": ("relight.console.cli:doctor", "Check everything Relight needs here, and say what to do."),
     "incidents": ("relight.console.cli:incidents", "List incidents, newest first."),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from relight.config.settings import Settings, load, unknown_variables
+from relight.config.settings import Settings, load, named_file, unknown_variables
 from relight.console.errors import plainly
 
 
@@ -31,19 +31,19 @@ def controller(config: Path | None, *, verbose: bool) -> None:
     settings = load(config)
     for name in unknown_variables(os.environ):
         click.echo(f"relight: {name} names no setting and is ignored", err=True)
-    asyncio.run(_run(settings))
+    asyncio.run(_run(settings, named_file(config)))
 
 
-async def _run(settings: Settings) -> None:
+async def _run(settings: Settings, file: Path | None) -> None:
     from relight.workers import controller as process
 
     async def ready() -> None:
-        mode = settings.policy.mode
+        mode = settings.policy.ceiling
         click.echo(
             f"relight: watching cluster {settings.cluster} in mode {mode}; Temporal UI {settings.web_ui}", err=True
         )
 
-    await process.run(settings, ready=ready)
+    await process.run(settings, ready=ready, file=file)
 
 
 @click.command("agent-token")

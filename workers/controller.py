@@ -8,6 +8,7 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from temporalio.api.enums.v1 import IndexedValueType
@@ -48,6 +49,7 @@ from relight.config.settings import ConfigError, Settings, Way
 from relight.console.context import connected
 from relight.workers import telemetry
 from relight.workers.keys import make_key
+from relight.workers.policy_reload import following_policy
 from relight.workflows.guard_cluster import GuardCluster
 from relight.workflows.recover_job import RecoverJob
 from relight.workflows.watch_cluster import WatchCluster
@@ -180,8 +182,9 @@ async def run(
     *,
     ready: Callable[[], Awaitable[None]] | None = None,
     site: Callable[[Settings, SqlLedger], AbstractAsyncContextManager[Site]] = open_site,
+    file: Path | None = None,
 ) -> None:
-    """Work until SIGTERM or SIGINT, with the clients that `site` makes."""
+    """Work until SIGTERM or SIGINT, with the clients that `site` makes; the policy follows the settings' file."""
     # By default a collection begins with each 700 new objects: a fifth of the time of reading 20,000 lines a second.
     gc.set_threshold(20_000, 20, 20)
     stop = asyncio.Event()
@@ -198,6 +201,7 @@ async def run(
         await register_search_attributes(client)
         here = await stack.enter_async_context(site(settings, ledger))
         await stack.enter_async_context(telemetry.telling(here, runtime))
+        await stack.enter_async_context(following_policy(here, file, settings))
         watch = Watch(here)
         ingest = Ingest(here, watch.nudge_soon)
         prometheus = settings.metrics.prometheus

@@ -146,7 +146,7 @@ async def test_other_faults_explain_a_crash_and_drain_nothing(world, diagnose, t
 
 async def test_a_full_disk_is_no_cause_beside_one_that_the_job_names(world, diagnose, tell):
     """The program may never have needed that disk."""
-    (world.folder / "train.out").write_text("[rank0]: ValueError: batch must be divisible\n")
+    (world.folder / "train.out").write_text("[rank0]: ValueError: bad batch\n")
     attempt = await world.failed()
     await tell(kind=FaultKind.DISK_FULL, text="/tmp: 0 of 1000 bytes and 9 files left", source="host")
     found = await diagnose(attempt)

@@ -6,9 +6,12 @@ from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from relight.activities.follow import Follow
-from relight.activities.follow_stacks import MAX_ASKED, MAX_NODES, Stacks
+from relight.activities.follow_silence import LOOKED_AT_EVERY, looked_at
+from relight.activities.follow_stacks import GRACE, MAX_ASKED, MAX_NODES, Stacks
 from relight.activities.follow_witnesses import Witnesses
 from relight.activities.ingest import Ingest
 from relight.domain.clocks import SLOW_CLOCK
@@ -17,13 +20,17 @@ from relight.domain.laggards import SLOW_RANK
 from relight.domain.policy import Policy
 from relight.domain.power import ODD_GPU, POWER_FELL
 from relight.domain.progress import HangPolicy, witness
-from relight.domain.reports import Beat, FaultKind, GpuState, NodeFault, ProbeAnswer, ProcessStack, Report
+from relight.domain.reports import Beat, FaultKind, GpuState, NodeFault, ProbeAnswer, ProcessStack, Report, Usage
 from relight.domain.slurm import JobState
 from relight.domain.stacks import ODD_RANK, STACKS_IDENTICAL, STACKS_MOVE
+from relight.domain.standstill import STANDS_STILL
 
 EVERY = 5
 WAITS = ("all_reduce (torch/distributed/distributed_c10d.py:2510)", "step (train.py:42)", "<module> (train.py:90)")
 LOADS = ("load_batch (data.py:7)", "<module> (train.py:88)")
+SAVES = ("save (torch/serialization.py:1003)", "train (train.py:60)", "<module> (train.py:90)")
+PATIENCE = timedelta(seconds=150)
+IDLE = Usage(processes=3, others_cpu_s=1.0, moved_bytes=10**9, in_files=0)
 
 
 class Scene:
@@ -37,6 +44,10 @@ class Scene:
         self.nodes, self.gpu_count = ["n1", "n2"], 2
         self.stacks = lambda node: (WAITS, WAITS)
         """By node, the frames of its ranks now; None: no answer."""
+        self.usage = lambda: IDLE
+        """What the job's processes on a node have used by now; None: an agent that does not tell."""
+        self.cpu = lambda: 40.0
+        """CPU seconds of each rank by now."""
         self.gpu = lambda node, index: {"power_w": 600.0, "utilisation": 1.0, "sm_clock_mhz": 1980.0}
 
     async def run(self, seconds, *, steps=False, step_time=1.0):
@@ -52,6 +63,10 @@ class Scene:
             await self.world.run(self.follow._round, self.followed)
             self.world.clock.on(1)
 
+    def seconds(self):
+        """By the clock."""
+        return self.world.clock.now.timestamp()
+
     async def _beat(self, node, **fields):
         gpus = tuple(GpuState(gpu=f"0000:0{i}:00", index=i, **self.gpu(node, i)) for i in range(self.gpu_count))
         beat = Beat(at=self.world.clock.now, gpus=gpus)
@@ -65,8 +80,10 @@ class Scene:
 
     def _answer(self, node, name, ranks):
         first = 2 * self.nodes.index(node)
-        stacks = tuple(ProcessStack(pid=10 + n, rank=first + n, frames=frames) for n, frames in enumerate(ranks))
-        return ProbeAnswer(id=name, at=self.world.clock.now, stacks=stacks)
+        stacks = tuple(
+            ProcessStack(pid=10 + n, rank=first + n, frames=frames, cpu_s=self.cpu()) for n, frames in enumerate(ranks)
+        )
+        return ProbeAnswer(id=name, at=self.world.clock.now, stacks=stacks, usage=self.usage())
 
     async def found(self, kind=Interruption.HANG):
         return [each for each in await self.world.ledger.undelivered() if each.kind is kind]
@@ -79,8 +96,8 @@ class Scene:
 
 @pytest.fixture
 def world(make_world):
-    """A site with the default patience."""
-    return make_world(policy=Policy(hang=HangPolicy(floor=timedelta(seconds=30))))
+    """A site with the default patience with steps, and less of it with what may be a first checkpoint."""
+    return make_world(policy=Policy(hang=HangPolicy(floor=timedelta(seconds=30), unlearned=PATIENCE)))
 
 
 @pytest.fixture
@@ -208,6 +225,121 @@ async def test_questions_are_bounded(world):
     stacks.clear(everyone[-1])
     await asyncio.sleep(0)
     assert asyncio.all_tasks() <= before
+
+
+# --- a step at which a first checkpoint or evaluation may be due ---
+
+
+async def at_round_step(scene):
+    """Where the attempt falls silent; its GPUs have nothing to do any more."""
+    await scene.run(100, steps=True)
+    scene.gpu = lambda node, index: {"power_w": 110.0, "utilisation": 0.0}
+
+
+async def test_a_hang_at_a_round_step_is_told_at_the_ordinary_limit_where_it_stands_still(scene):
+    """Not after the time that a first checkpoint is given."""
+    await at_round_step(scene)
+    await scene.run(29)
+    assert await scene.found() == []
+    await scene.run(3)
+    hang = await scene.hang()
+    assert signatures(hang) == [None, STANDS_STILL, POWER_FELL, STACKS_IDENTICAL]
+    assert hang.detected_at - hang.occurred_at <= timedelta(seconds=31)
+    assert "no step for 30 s since step 100 (limit 30 s)" in hang.evidence[0].text
+    assert witness(hang) is Answer.YES
+
+
+async def test_a_first_checkpoint_is_given_its_time(scene):
+    """One rank in `torch.save`, three that wait for it, and nothing that moves; then it trains on."""
+    scene.stacks = lambda node: (SAVES if node == "n1" else WAITS, WAITS)
+    await at_round_step(scene)
+    await scene.run(PATIENCE.seconds - 10)
+    await scene.run(30, steps=True)
+    assert await scene.found() == []
+    # Two looks at two nodes, again and again.
+    assert 4 * 2 * 2 <= len(scene.asked) <= 5 * 2 * 2
+
+
+async def test_a_hang_after_a_first_checkpoint_is_told_soon(scene):
+    """Once it is written, no rank does anything any more."""
+    scene.stacks = lambda node: (SAVES, WAITS)
+    await at_round_step(scene)
+    await scene.run(60)
+    scene.stacks = lambda node: (WAITS, WAITS)
+    await scene.run(60)
+    hang = await scene.hang()
+    assert STANDS_STILL in signatures(hang)
+    assert timedelta(seconds=60) < hang.detected_at - hang.occurred_at <= timedelta(seconds=120)
+
+
+def _moving(scene):
+    """Their main threads wait; another writes."""
+    scene.usage = lambda: IDLE.model_copy(update={"moved_bytes": int(scene.seconds() * 1e8)})
+
+
+def _one_node(scene):
+    scene.nodes = ["n1"]
+
+
+def _no_usage(scene):
+    scene.usage = lambda: None
+
+
+def _no_answer(scene):
+    scene.stacks = lambda _: None
+
+
+def _computing(scene):
+    scene.stacks = lambda node: (WAITS, LOADS if node == "n2" else WAITS)
+    scene.cpu = scene.seconds
+
+
+@pytest.mark.parametrize("how", [_moving, _one_node, _no_usage, _no_answer, _computing])
+async def test_where_no_standstill_is_seen_the_patience_stays(scene, how):
+    """Bytes that are moved, a core that is used, a node without an agent, an old agent, none that answers."""
+    how(scene)
+    await at_round_step(scene)
+    await scene.run(PATIENCE.seconds - 5)
+    assert await scene.found() == []
+    await scene.run(15)
+    assert STANDS_STILL not in signatures(await scene.hang())
+
+
+@pytest.mark.parametrize(("watts", "told"), [(600.0, False), (300.0, False), (110.0, True)])
+async def test_gpus_tell_a_spinning_collective_from_work(scene, watts, told):
+    """NCCL's waiting takes a core of each rank; power that stays is work, and a little less of it proves nothing."""
+    scene.cpu = scene.seconds
+    await scene.run(100, steps=True)
+    scene.gpu = lambda node, index: {"power_w": watts, "utilisation": 1.0}
+    await scene.run(36)
+    assert [signatures(each)[1] for each in await scene.found()] == [STANDS_STILL] * told
+
+
+async def test_gpus_at_work_keep_the_patience(scene):
+    """Their host does nothing but wait for them."""
+    await scene.run(100, steps=True)
+    await scene.run(60)
+    assert await scene.found() == []
+
+
+async def test_a_suspended_job_stands_still_and_does_not_hang(scene, world):
+    """Also at a round step."""
+    await at_round_step(scene)
+    attempt = next(iter(scene.followed.values())).attempt
+    world.change(attempt, state=JobState.SUSPENDED)
+    await scene.run(120)
+    assert await scene.found() == []
+
+
+@given(st.floats(0, 2000), st.floats(20, 700), st.floats(20, 700))
+def test_when_an_attempt_is_judged_next(silent, one, other):
+    """Not in the past; at its ordinary limit, or within half a minute, or at the end of all patience."""
+    if_still, limit = sorted(timedelta(seconds=each) for each in (one, other))
+    after = looked_at(timedelta(seconds=silent), if_still, limit)
+    assert min(if_still, limit) <= after <= limit
+    if after < limit:
+        assert timedelta(seconds=silent) <= after + GRACE
+        assert after == if_still or after <= timedelta(seconds=silent) + LOOKED_AT_EVERY
 
 
 # --- power ---

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 import pytest
 from click.testing import CliRunner
@@ -29,7 +30,7 @@ def test_for_people(run, log):
     """The verdict, the line with its number, and what to do next."""
     result = run(log)
     assert result.exit_code == 0
-    for part in ("GPU failure", "rank 5 on node n3", "slurm-7.out:3", "restart without n3", "last training step 7"):
+    for part in ("GPU failure", "rank 5 on node n3", "> 3  [rank5]", "restart without n3", "last training step 7"):
         assert part in result.output
 
 
@@ -62,7 +63,9 @@ def test_kernel_log(run, log, tmp_path):
     ("arguments", "code", "said"),
     [
         (["nowhere.out"], 4, "nowhere.out: no such file"),
-        (["."], 1, "is a directory"),
+        (["--context", "nowhere.yaml", "."], 4, "nowhere.yaml: no such file"),
+        (["--flight-recorder", "nowhere", "-"], 4, "nowhere: no such folder"),
+        (["--html", "nowhere/x.html", "-"], 1, "nowhere/x.html: cannot be written: No such file"),
         ([], 2, "Missing argument"),
         (["--kernel-log", "n2", "x"], 2, "not NODE=FILE"),
         (["--catalogue", "nowhere.yaml", "x"], 4, "no such file"),
@@ -85,12 +88,69 @@ def test_no_permission(run, log):
     assert run(log).exit_code == 1
 
 
+def test_a_folder_stands_for_its_files(run, tmp_path):
+    """One log of each rank; an empty folder is said to be one."""
+    (tmp_path / "rank-0.out").write_text("step 1/9 | loss 1.5\n")
+    (tmp_path / "rank-1.out").write_text(ECC.replace("[rank5]: ", ""))
+    said = json.loads(run("--json", tmp_path).stdout)
+    assert (said["signature"], said["implicated"]["ranks"]) == ("CUDA_ECC", [1])
+    (tmp_path / "empty").mkdir()
+    assert (run(tmp_path / "empty").exit_code, "a folder without files" in run(tmp_path / "empty").output) == (1, True)
+
+
+def test_context_names_the_node(run, tmp_path):
+    """The allocation and the ranks' places, from a file."""
+    file = tmp_path / "context.yaml"
+    file.write_text("nodes: [n1, n2]\nrank_map: {5: {node: n2}}\n")
+    said = json.loads(run("--json", "--context", file, "-", stdin=ECC).stdout)
+    assert said["implicated"]["nodes"] == ["n2"]
+    file.write_text("nods: [n1]\n")
+    assert "unknown field 'nods'" in run("--context", file, "-", stdin=ECC).output
+
+
+def test_flight_recorder_dumps_name_the_rank(run, tmp_path):
+    """The one that the others wait for; what is no dump is said."""
+    for rank in (0, 2):
+        call = {"process_group": ["0", "default_pg"], "collective_seq_id": 1, "state": "started", "retired": False}
+        entries = [{**call, "profiling_name": "nccl:all_reduce"}] if rank == 0 else []
+        (tmp_path / f"trace_{rank}").write_text(json.dumps({"entries": entries}))
+    hang = "[rank0]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE) ran for 6 ms"
+    told = json.loads(run("--json", "--flight-recorder", tmp_path, "-", stdin=hang).stdout)
+    assert told["implicated"]["ranks"] == [2]
+    (tmp_path / "trace_1").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
+    assert "trace_1: not a flight-recorder dump" in run("--flight-recorder", tmp_path, "-", stdin=hang).output
+    (tmp_path / "none").mkdir()
+    assert "no file in it has a name that ends with a rank" in run("--flight-recorder", tmp_path / "none", "-").output
+
+
+def test_a_page_for_a_ticket(run, tmp_path):
+    """One file that loads nothing and runs nothing, whatever the log holds."""
+    page = tmp_path / "why.html"
+    evil = "[rank1]: ValueError: <script>alert(1)</script><img src=x onerror=y> & \"'\n"
+    assert run("--html", page, "-", stdin=evil).exit_code == 0
+    text = page.read_text()
+    assert "&lt;script&gt;alert(1)" in text
+    tags = set(re.findall(r"<([a-z0-9]+)", text))
+    assert not tags & {"script", "img", "link", "iframe", "a", "form"}
+    assert "url(" not in text
+
+
 def test_bad_catalogue(run, log, tmp_path):
     """A wrong catalogue is refused with its reason."""
     file = tmp_path / "site.yaml"
     file.write_text("signatures: [{id: X}]")
     result = run("--catalogue", file, log)
     assert (result.exit_code, "entry X: role: Field required" in result.output) == (1, True)
+
+
+def test_a_pattern_that_cannot_be_searched_for(run, log, tmp_path):
+    """In a log that is large enough for the fast engine; `relight catalogue test` says more."""
+    log.write_text("all is well\n" * 1_000_000)
+    file = tmp_path / "site.yaml"
+    rest = "role: root, category: NODE, entity: fan, action: STOP, action_if_it_repeats: STOP, weight: 0.9, tell: user"
+    file.write_text(f"signatures: [{{id: X, {rest}, patterns: ['(b|c){{70000}}'], summary: a fan, source: ours}}]")
+    result = run("--catalogue", file, log)
+    assert (result.exit_code, "(b|c){70000}" in result.output, "Traceback" in result.output) == (1, True, False)
 
 
 @pytest.mark.parametrize("data", [b"", b"\n\n", bytes(range(256)) * 2000, b"\x1f\x8b\x08" + bytes(50)])

@@ -5,12 +5,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from relight.attribution.blocks import BLOCK_BYTES
 from relight.attribution.catalogue import load
 from relight.attribution.engine import diagnose
 from relight.attribution.reading import read_log
 from relight.attribution.scanner import Scanner
 from relight.attribution.sources import Context, LogSource, PriorFailure, Seat
+from relight.attribution.unpacking import READ
 from relight.domain.diagnosis import Action, Category
 from relight.domain.evidence import Evidence, Interruption, Source
 from relight.domain.slurm import JobState
@@ -26,8 +26,9 @@ def watchdog(rank, completed=6):
     """What PyTorch prints on a rank that waited in vain for ten minutes."""
     head = f"[rank{rank}]:[E1130 09:41:00.4 ProcessGroupNCCL.cpp:607]"
     group = f"[PG ID 0 PG GUID 0(default_pg) Rank {rank}]"
+    work = "WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=600000)"
     return (
-        f"{head} [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, Timeout(ms)=600000)",
+        f"{head} [Rank {rank}] Watchdog caught collective operation timeout: {work} ran for 600000 milliseconds",
         f"{head} {group} failure detected by watchdog: last enqueued work: 9, last completed work: {completed}",
     )
 
@@ -105,7 +106,7 @@ def test_decode_error_alone_is_data(verdict_of):
 
 def test_another_bar_far_behind_the_steps_does_not_hide_them(job_log):
     """A dataset that is mapped anew after the last step: the newest steps are those of training."""
-    far = ["nothing to see here " * 4] * (2 * BLOCK_BYTES // 80)
+    far = ["nothing to see here " * 4] * (2 * READ // 80)
     bar = "Map:  45%|####5     | 450/1000 [00:01<00:02, 300.00 examples/s]"
     scan = read_log(job_log(*steps(1, 20), *far, bar), Scanner(load()))
     assert [line.mark.step for line in scan.steps] == list(range(1, 21))
@@ -136,9 +137,9 @@ def test_python_exception_is_named(verdict_of):
     ("line", "identity"),
     [
         ("[rank0]: OSError: [Errno 28] No space left on device", "DISK_FULL"),
-        ("[rank0]: ConnectionResetError: [Errno 104] Connection reset by peer", "NCCL_SOCKET_RESET"),
+        ("[rank0]: ConnectionResetError: [Errno 104] Connection reset by peer", "PEER_CLOSED"),
         ("[rank0]: torch.distributed.DistBackendError: NCCL error: ncclRemoteError", "NCCL_REMOTE_ERROR"),
-        ("[rank0]: BrokenPipeError: [Errno 32] Broken pipe", "NCCL_SOCKET_PEER"),
+        ("[rank0]: BrokenPipeError: [Errno 32] Broken pipe", "PEER_CLOSED"),
     ],
 )
 def test_exceptions_that_are_not_the_programs(verdict_of, line, identity):

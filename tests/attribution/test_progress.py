@@ -163,7 +163,7 @@ PIECES += [
 
 @pytest.mark.timeout(120)
 @given(st.lists(st.sampled_from(PIECES), max_size=4), st.lists(st.sampled_from(PIECES), min_size=1, max_size=4))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_hostile_lines_are_answered(begin, repeated):
     """Lines made of the formats' own beginnings, over and over, are answered: a pattern that takes more than linear
     time for them would not come to an end here."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from relight.attribution.automaton import hyperscan
+from relight.attribution.hyperscan_automaton import hyperscan
 from relight.attribution.progress import reader
 from relight.attribution.progress_formats import ProgressDataError, load
 

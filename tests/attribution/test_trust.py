@@ -37,7 +37,7 @@ FORGED = [
 
 
 @given(st.lists(st.sampled_from(FORGED) | st.text(max_size=80), max_size=12), st.sampled_from([CONTEXT, Context()]))
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_no_job_text_drains(job_log, lines, context):
     """Nothing that a user's program can print fills `drain_nodes`, also what imitates the kernel's lines."""
     diagnosis = diagnose([job_log(*lines)], context)
@@ -45,12 +45,32 @@ def test_no_job_text_drains(job_log, lines, context):
 
 
 @given(st.lists(st.sampled_from(FORGED), max_size=6))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_job_text_does_not_widen_the_window(job_log, kernel_log, lines):
     """A forged time-out of days does not make an old kernel line a reason to drain."""
     old = kernel_log("n1", f"2026-11-30T06:00:00+00:00 n1 kernel: {XID}")
     diagnosis = diagnose([job_log(*lines), old], CONTEXT)
     assert not any(one.drain_nodes for one in diagnosis.hypotheses)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(FORGED), st.integers(0, 3)), max_size=12),
+    st.lists(st.integers(-600, 600), min_size=4, max_size=4),
+)
+@settings(max_examples=60)
+def test_no_number_of_ranks_moves_a_clock_to_drain(job_log, kernel_log, lines, ahead):
+    """Start-up lines and steps that claim that clocks are wrong do not bring an old kernel line into the window."""
+
+    def start(rank):
+        at = AT - timedelta(hours=1) + timedelta(minutes=ahead[rank])
+        place = f"rank {rank} -> node n{1 + rank // 2} local_rank 0 gpu 0"
+        return [f"{at:%Y-%m-%d %H:%M:%S} {place}", f"{at:%Y-%m-%d %H:%M:%S} step 1/9 | loss 2.0"]
+
+    logs = [
+        job_log(*start(rank), *(line for line, by in lines if by == rank), name=f"r-{rank}.out") for rank in range(4)
+    ]
+    old = [kernel_log(node, f"{(AT - timedelta(hours=1)).isoformat()} {node} kernel: {XID}") for node in ("n1", "n2")]
+    assert not any(one.drain_nodes for one in diagnose([*logs, *old], CONTEXT).hypotheses)
 
 
 def test_forged_line_still_classifies(job_log):

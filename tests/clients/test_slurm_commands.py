@@ -416,7 +416,7 @@ async def test_only_a_positive_number_is_a_job_id(slurm: SlurmCommands, job_id: 
         await slurm.job(job_id)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     name=st.one_of(
         st.text(max_size=40), st.sampled_from(["-a", "--help", "n1,n2", "n[1-9]", "ALL", "n1 State=DOWN", ""])

@@ -106,7 +106,7 @@ async def test_the_environment_is_slurms(connection: SshConnection) -> None:
     assert found["PATH"].startswith("/opt/x:")
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     words=st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40), max_size=5)
 )

@@ -195,9 +195,9 @@ def _name(pid: int) -> str:
 
 async def test_sessions_that_hang_are_few(sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While `MAX_SESSIONS` of them hang none is started; each is closed after `STUCK`."""
-    monkeypatch.setattr(ssh_files, "STUCK", timedelta(seconds=1))
+    monkeypatch.setattr(ssh_files, "STUCK", timedelta(seconds=5))
     own = SshConnection(**sshd.login)
-    files = SftpFiles(own, patience=timedelta(seconds=0.1))
+    files = SftpFiles(own, patience=timedelta(seconds=0.5))
     await asyncio.to_thread(files.stat, str(tmp_path))
     frozen: list[int] = []
     waiting = []

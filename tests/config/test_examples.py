@@ -4,7 +4,7 @@ from pathlib import Path
 
 from relight.config.settings import load
 from relight.domain.plan import Mode
-from relight.domain.wishes import job_mode
+from relight.domain.wishes import wishes
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -20,4 +20,4 @@ def test_the_comment_of_the_example_job_is_understood():
     """It lowers the job's mode, as the example says."""
     lines = (EXAMPLES / "train.sbatch").read_text().splitlines()
     comment = next(line.partition("--comment=")[2] for line in lines if "--comment=" in line)
-    assert job_mode(Mode.AUTO, comment)[0] is Mode.APPROVE
+    assert wishes(comment).mode is Mode.APPROVE

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from relight.config.settings import ConfigError, PrometheusSettings, Settings, load, unknown_variables
+from relight.config.settings import ConfigError, PolicySettings, PrometheusSettings, Settings, load, unknown_variables
 from relight.domain.plan import Mode
 from relight.domain.policy import Policy
 
@@ -46,7 +46,7 @@ def test_the_defaults_file_shows_every_setting():
     for section in ("temporal", "slurm", "logs", "ledger", "ingest", "telemetry"):
         assert set(shown[section]) == set(Settings.model_fields[section].annotation.model_fields)
     assert set(shown["metrics"]["prometheus"]) == set(PrometheusSettings.model_fields)
-    assert set(shown["policy"]) == set(Policy.model_fields) - {"hang"}
+    assert set(shown["policy"]) == set(PolicySettings.model_fields) - {"hang"}
 
 
 def test_the_defaults_touch_nothing():

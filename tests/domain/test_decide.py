@@ -1,5 +1,6 @@
 """What to do about one interruption: a rule each, and the first that fits decides."""
 
+import json
 from datetime import timedelta
 
 import pytest
@@ -9,8 +10,9 @@ from relight.domain.diagnosis import Action, Category
 from relight.domain.evidence import Answer, Interruption
 from relight.domain.hands import Hand
 from relight.domain.incidents import Outcome
+from relight.domain.permits import Act
 from relight.domain.plan import Mode, Restart
-from relight.domain.policy import EXIT_DO_NOT_REQUEUE, Policy, attempts_without_progress, decide
+from relight.domain.policy import EXIT_DO_NOT_REQUEUE, Policy, actions, attempts_without_progress, decide
 from relight.domain.slurm import JobFlag, JobState, NodeFlag, NodeState
 
 AUTO = Policy(mode=Mode.AUTO)
@@ -323,3 +325,117 @@ def test_no_node_is_drained_while_nodes_are_not_seen(situation, diagnosis):
         plan = decide(situation(blind=blind), diagnosis(**bad), AUTO).plan
         assert (plan.exclude, plan.drain) == (("n2",), drained)
         assert ("(nothing is drained: watching nodes is blind)" in plan.reason) is (name == "nodes")
+
+
+BROKEN = {"action": Action.RESTART_EXCLUDING_NODE, "category": Category.GPU, "drain_nodes": ("n2",), "nodes": ("n2",)}
+
+
+@pytest.mark.parametrize(
+    ("modes", "held", "mode"),
+    [
+        ({}, (Act.RESTART, Act.EXCLUDE, Act.DRAIN), Mode.AUTO),
+        ({"drain": "approve"}, (Act.RESTART, Act.EXCLUDE, Act.DRAIN), Mode.APPROVE),
+        ({"drain": "monitor"}, (Act.RESTART, Act.EXCLUDE), Mode.AUTO),
+        ({"drain": "off"}, (Act.RESTART, Act.EXCLUDE), Mode.AUTO),
+        ({"crash.drain": "off", "exclude": "monitor"}, (Act.RESTART,), Mode.AUTO),
+        ({"restart": "monitor"}, (Act.RESTART, Act.EXCLUDE, Act.DRAIN), Mode.MONITOR),
+        ({"restart": "monitor", "drain": "off"}, (Act.RESTART, Act.EXCLUDE), Mode.MONITOR),
+        ({"restart": "off"}, (Act.DRAIN,), Mode.AUTO),
+        ({"crash": "off"}, (), Mode.MONITOR),
+        ({"hang": "off"}, (Act.RESTART, Act.EXCLUDE, Act.DRAIN), Mode.AUTO),
+    ],
+)
+def test_each_action_goes_as_far_as_it_may(situation, diagnosis, modes, held, mode):
+    """What may not be done beside the restart is left out; what is left goes as far as its lowest action may."""
+    verdict = decide(situation(), diagnosis(**BROKEN), Policy(mode=Mode.AUTO, modes=modes))
+    assert (actions(verdict.plan), verdict.mode) == (held, mode)
+
+
+def test_what_is_left_out_is_said(situation, diagnosis):
+    """With the nodes, and whose word it is."""
+    verdict = decide(situation(), diagnosis(**BROKEN), Policy(mode=Mode.AUTO, modes={"drain": "monitor"}))
+    assert verdict.plan.reason.endswith("(n2 not drained: the policy says monitor for drain after crash)")
+
+
+def test_the_mode_says_which_action_it_comes_from(situation, diagnosis):
+    """Where that is not the mode of all others."""
+    verdict = decide(situation(), diagnosis(**BROKEN), Policy(mode=Mode.AUTO, modes={"drain": "approve"}))
+    assert verdict.mode_reason == "cluster policy says approve for drain after crash"
+    assert decide(situation(), diagnosis(), AUTO).mode_reason == "cluster policy says auto"
+
+
+@pytest.mark.parametrize(("running", "outcome"), [(False, Outcome.STOPPED), (True, Outcome.OBSERVED)])
+def test_where_restarts_are_off_a_job_is_left_as_it_is(situation, diagnosis, record, running, outcome):
+    """Ended, or running: a hung one is not cancelled either, as a retry would help it."""
+    look = {"record": record()} if running else {}
+    here = situation(kind=Interruption.HANG, witness=Answer.YES, **look)
+    verdict = decide(here, diagnosis(), Policy(mode=Mode.AUTO, modes={"hang.restart": "off"}))
+    assert (verdict.outcome, verdict.plan.acts) == (outcome, False)
+    assert "not restarted: the policy says off for restart after hang" in verdict.plan.reason
+
+
+def test_slurms_own_requeue_is_left_alone_where_restarts_are_off(situation, diagnosis, record):
+    """Neither hurried nor kept off nodes."""
+    again = record(state=JobState.PENDING, restarts=1)
+    here = situation(record=again, hand=Hand.SLURM, kind=Interruption.NODE_LOST)
+    verdict = decide(here, diagnosis(), Policy(mode=Mode.AUTO, modes={"restart": "off"}))
+    assert (verdict.outcome, verdict.plan.acts) == (Outcome.OBSERVED, False)
+
+
+def test_where_stops_are_off_a_hopeless_job_is_left_running(situation, diagnosis, record):
+    """And this is said."""
+    hang = situation(kind=Interruption.HANG, record=record(), witness=Answer.YES)
+    verdict = decide(hang, diagnosis(action=Action.STOP), Policy(mode=Mode.AUTO, modes={"stop": "off"}))
+    assert (verdict.outcome, verdict.plan.acts) == (Outcome.OBSERVED, False)
+    assert "not cancelled: the policy says off for stop after hang" in verdict.plan.reason
+
+
+def test_wrong_numbers_drain_nothing(situation, diagnosis, record):
+    """The attempt is left running, so are its nodes."""
+    here = situation(kind=Interruption.NUMERICS, record=record())
+    verdict = decide(here, diagnosis(**BROKEN), AUTO)
+    assert (verdict.outcome, verdict.plan.acts) == (Outcome.OBSERVED, False)
+
+
+def commented(attempt, record, section, **fields):
+    """A failed attempt whose comment has Mission Control's section."""
+    own = attempt(comment=json.dumps({"APS": section, "other": 1}))
+    return {"attempt": own, "record": record(state=JobState.FAILED), **fields}
+
+
+def test_a_comment_limits_the_requeues(situation, diagnosis, attempt, record):
+    """Mission Control's `max_requeue_times`: so many, and no more; 0 is none."""
+    one = commented(attempt, record, {"auto_resume_mode": "requeue", "max_requeue_times": 1})
+    assert decide(situation(**one, requeues=0), diagnosis(), AUTO).plan.restart is Restart.REQUEUE
+    verdict = decide(situation(**one, requeues=1), diagnosis(), AUTO)
+    assert (verdict.outcome, verdict.plan.acts) == (Outcome.STOPPED, False)
+    assert "max_requeue_times" in verdict.plan.reason
+    none = commented(attempt, record, {"max_requeue_times": 0})
+    assert decide(situation(**none), diagnosis(), AUTO).outcome is Outcome.STOPPED
+
+
+def test_a_chain_goes_on_by_itself(situation, diagnosis, attempt, record):
+    """Mission Control's `singleton_dependency`: no requeue of ours beside it; Slurm's own is adopted as ever."""
+    chained = commented(attempt, record, {"auto_resume_mode": "singleton_dependency"})
+    verdict = decide(situation(**chained), diagnosis(), AUTO)
+    assert (verdict.outcome, verdict.plan.acts) == (Outcome.STOPPED, False)
+    again = {**chained, "record": record(state=JobState.PENDING, restarts=1), "hand": Hand.SLURM}
+    assert decide(situation(**again), diagnosis(), AUTO).plan.restart is Restart.ADOPT
+
+
+def test_what_a_comment_says_wrongly_is_in_the_mode_s_reason(situation, diagnosis, attempt, record):
+    """Ignored, and recorded."""
+    odd = commented(attempt, record, {"auto_resume_mode": "resubmit"})
+    verdict = decide(situation(**odd), diagnosis(), AUTO)
+    assert verdict.mode is Mode.AUTO
+    assert '"resubmit" is none of requeue, singleton_dependency: ignored' in verdict.mode_reason
+
+
+def test_a_comment_lowers_every_action(situation, diagnosis, attempt, record):
+    """And raises none."""
+    own = attempt(comment='{"relight": {"mode": "approve"}}')
+    here = {"attempt": own, "record": record(state=JobState.FAILED)}
+    verdict = decide(situation(**here), diagnosis(**BROKEN), Policy(mode=Mode.AUTO, modes={"drain": "monitor"}))
+    assert (actions(verdict.plan), verdict.mode) == ((Act.RESTART, Act.EXCLUDE), Mode.APPROVE)
+    assert verdict.mode_reason == "cluster policy says auto, the job's comment approve"
+    assert decide(situation(**here), diagnosis(), Policy()).mode is Mode.MONITOR

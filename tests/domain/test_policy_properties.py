@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from relight.domain.diagnosis import Action, Category, Diagnosis, Hypothesis, Implicated
 from relight.domain.evidence import Answer, Interruption
 from relight.domain.hands import Hand, held_by_another, held_by_slurm
-from relight.domain.incidents import Outcome
-from relight.domain.plan import Mode, Plan, Restart, lowest
-from relight.domain.policy import Policy, Verdict, decide, exclusions
+from relight.domain.incidents import Outcome, Phase, may_close
+from relight.domain.permits import WHAT, Permit
+from relight.domain.plan import Mode, Plan, Restart
+from relight.domain.policy import Policy, Verdict, actions, decide, exclusions
 from relight.domain.slurm import JobFlag, JobState, NodeFlag, NodeRecord, NodeState, SlurmFacts
-from relight.domain.wishes import job_mode
+from relight.domain.wishes import wishes
 
 POWER = [Mode.MONITOR, Mode.APPROVE, Mode.AUTO]
 NAMES = [f"n{i}" for i in range(8)]
@@ -23,6 +24,11 @@ COMMENTS = (
     st.text(max_size=60)
     | st.sampled_from(["monitor", "approve", "auto", "AUTO", None, 3, [], {}]).map(
         lambda mode: json.dumps({"relight": {"mode": mode}})
+    )
+    | st.sampled_from(["requeue", "singleton_dependency", "auto", None, 3]).flatmap(
+        lambda mode: st.sampled_from([0, 1, 2, -1, "1", None]).map(
+            lambda times: json.dumps({"APS": {"auto_resume_mode": mode, "max_requeue_times": times}})
+        )
     )
     | st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.sampled_from([*Mode]),
@@ -55,7 +61,12 @@ HYPOTHESES = st.builds(
     drain_nodes=SOME_NODES,
 )
 DIAGNOSES = st.builds(Diagnosis, hypotheses=st.lists(HYPOTHESES, min_size=1, max_size=4).map(tuple))
-POLICIES = st.builds(Policy, mode=st.sampled_from(list(Mode)), attempts_without_progress=st.integers(1, 4))
+POLICIES = st.builds(
+    Policy,
+    mode=st.sampled_from(list(Mode)),
+    modes=st.dictionaries(st.sampled_from(WHAT), st.sampled_from(list(Permit)), max_size=6),
+    attempts_without_progress=st.integers(1, 4),
+)
 
 
 @st.composite
@@ -90,6 +101,7 @@ def situations(draw, attempt, record, incident, situation):
         nodes=draw(NODES),
         successors=draw(st.just(()) | st.just(("8",))),
         earlier=tuple(incident(outcome=outcome) for outcome in outcomes),
+        requeues=draw(st.integers(0, 3)),
         witness=draw(st.sampled_from(list(Answer))),
     )
 
@@ -117,9 +129,33 @@ def test_decisions_are_safe_whatever_the_input(any_situation, data, diagnosis, p
     assert set(plan.exclude) <= mine & {*cause.drain_nodes, *cause.implicated.nodes}
     assert plan.attempt == situation.attempt.key
     assert (verdict.outcome is None) is (plan.restart is not Restart.NONE)
-    assert POWER.index(verdict.mode) <= POWER.index(policy.mode)
+    assert POWER.index(verdict.mode) <= POWER.index(policy.ceiling)
     if situation.kind is Interruption.HANG and situation.witness is not Answer.YES:
         assert verdict.mode is not Mode.AUTO
+
+
+@given(st.data(), DIAGNOSES, POLICIES)
+def test_no_action_goes_further_than_it_may(any_situation, data, diagnosis, policy):
+    """What is off is not even proposed; the plan's mode is above that of none of its actions, nor of the comment.
+
+    What may only be observed stands in a plan that is only observed; and how it ends is always said.
+    """
+    situation = data.draw(any_situation)
+    verdict = decide(situation, diagnosis, policy)
+    held = actions(verdict.plan)
+    permits = {act: policy.permit(situation.kind, act) for act in held}
+    assert Permit.OFF not in permits.values()
+    assert all(list(Permit).index(Permit(verdict.mode)) <= list(Permit).index(each) for each in permits.values())
+    asked = wishes(situation.attempt.record.comment)
+    assert asked.mode is None or POWER.index(verdict.mode) <= POWER.index(asked.mode)
+    if verdict.plan.restart is Restart.REQUEUE:
+        assert not asked.chained
+        assert asked.most_requeues is None or situation.requeues < asked.most_requeues
+    assert verdict.plan.acts is bool(held)
+    assert verdict.mode_reason
+    assert all(remark in verdict.mode_reason for remark in asked.remarks)
+    if verdict.outcome:
+        assert may_close(Phase.ACTING if verdict.plan.acts else Phase.PLANNING, verdict.outcome)
 
 
 @given(st.data(), DIAGNOSES, POLICIES)
@@ -167,38 +203,3 @@ def test_exclusions_never_leave_too_few_nodes(any_situation, data, cause):
     if any(n in kept for n in others):
         assert set(proven) <= set(kept), "a node that only the job accuses was kept out before a proven one"
     assert bool(remark) is (cause.action is Action.RESTART_EXCLUDING_NODE and len(kept) < len(proven + others))
-
-
-@given(st.sampled_from(list(Mode)), COMMENTS)
-def test_a_comment_only_lowers_the_mode(ceiling, comment):
-    """No comment raises the mode, and why it is what it is can always be said."""
-    mode, reason = job_mode(ceiling, comment)
-    assert POWER.index(mode) <= POWER.index(ceiling)
-    assert reason
-
-
-@pytest.mark.parametrize("ceiling", list(Mode))
-@pytest.mark.parametrize("asked", list(Mode))
-def test_a_comment_sets_the_lower_of_both(ceiling, asked):
-    """The documented form, beside what belongs to others."""
-    comment = json.dumps({"APS": {"x": 1}, "relight": {"mode": asked}})
-    mode, reason = job_mode(ceiling, comment)
-    assert mode is lowest(ceiling, asked) is POWER[min(POWER.index(ceiling), POWER.index(asked))]
-    assert f"the job's comment {asked}" in reason
-
-
-@pytest.mark.parametrize(
-    "comment",
-    ['{"relight": {"mode": "off"}}', '{"relight": {}}', '{"relight": "monitor"}', '["relight"]', '{"relight"'],
-)
-def test_a_comment_that_cannot_be_read_is_said(comment):
-    """It changes nothing, and the reason lists the modes that exist."""
-    mode, reason = job_mode(Mode.AUTO, comment)
-    assert mode is Mode.AUTO
-    assert "monitor, approve, auto" in reason
-
-
-def test_a_deeply_nested_comment_is_survived():
-    """A user's comment cannot bring the decision down."""
-    comment = '{"relight": ' + "[" * 100_000
-    assert job_mode(Mode.APPROVE, comment)[0] is Mode.APPROVE

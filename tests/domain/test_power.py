@@ -12,6 +12,7 @@ from relight.domain.power import (
     SAMPLES,
     Levels,
     judge,
+    still_work,
     watts_of,
     with_beat,
 )
@@ -127,3 +128,24 @@ def test_where_all_do_nothing_none_is_the_odd_one():
     """They wait for something outside of their GPUs."""
     now = node(*((72,) * 8), busy=0.0)
     assert [each.signature for each in told(trained(*((600,) * 8)), now, now)] == [POWER_FELL]
+
+
+@pytest.mark.parametrize(
+    ("beats", "works"),
+    [
+        ([node(600, 100)], True),  # one is enough: the others wait for it
+        ([node(100, 100), node(500, 100)], True),  # at any time since the suspicion
+        ([node(450, 100)], False),
+        ([node(600, 600, busy=0.0)], False),  # not used at all, whatever it draws
+        ([node(600, 600, busy=float("nan"))], True),  # how busy it is, is not known
+        ([node(None, None)], False),
+        ([], False),
+    ],
+)
+def test_a_gpu_that_does_what_it_did_works(beats, works):
+    """An evaluation may need less; a hang needs next to nothing."""
+    held = {}
+    for beat in beats:
+        held = with_beat(held, "n1", beat)
+    assert still_work(trained(600, 600), held) is works
+    assert not still_work(Levels(), held)

@@ -14,6 +14,7 @@ from relight.domain.progress import (
     Sign,
     again,
     silence_limit,
+    standstill_limit,
     with_arrival,
     with_signs,
 )
@@ -41,6 +42,10 @@ def ordinary(gap=1.0, step=None, until=237, seconds=None):
 
 def limit(rhythm, policy=POLICY):
     return silence_limit(rhythm, policy, stepped=True)
+
+
+def if_still(rhythm, policy=POLICY):
+    return standstill_limit(rhythm, policy, stepped=True)
 
 
 def test_before_the_first_step_the_start_up_limit_holds():
@@ -289,6 +294,17 @@ def test_a_single_long_gap_is_forgotten():
 def test_a_first_checkpoint_is_waited_for_at_round_steps(step, expected):
     """Its interval cannot be shorter than all that was followed; trainers count from 0 or from 1."""
     assert limit(ordinary(until=step)) == expected
+
+
+def test_what_may_come_for_the_first_time_is_not_waited_for_where_nothing_is_done():
+    """What is known to come at a step, was announced, or cannot be known yet has its time whatever is seen."""
+    for step in (487, 499, 500):
+        assert if_still(ordinary(until=step)) == POLICY.floor
+    announced = with_signs(ordinary(until=500), 0.0, [Sign(phase=Phase.CHECKPOINT)])
+    last = with_signs(ordinary(until=499), 1.0, [Sign(step=500, total=500)])
+    for rhythm in (paused(100, 90.0, 700), announced, last, ordinary(until=4)):
+        assert POLICY.floor < limit(rhythm) - s(3) <= if_still(rhythm) <= limit(rhythm)
+    assert standstill_limit(Rhythm(), POLICY, stepped=False) == POLICY.startup
 
 
 def test_after_the_last_step_nothing_more_is_due():

@@ -1,6 +1,8 @@
 """Stacks of ranks, taken twice: who stands still, and who stands elsewhere. Frames as the real py-spy prints them."""
 
+import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -110,6 +112,14 @@ def test_a_rank_that_writes_may_be_at_work():
     assert still.signature == STACKS_AT_WORK
     assert "rank 0 may be at work: _save (torch/serialization.py:973)" in still.text
     assert (named.signature, named.rank) == (ODD_RANK, 0)
+
+
+def test_who_writes_within_a_collective_of_the_checkpoint_is_at_work():
+    """`torch.distributed.checkpoint` writes inside of a function that it calls `all_reduce`, as seen."""
+    frames = json.loads(Path(__file__).with_name("recorded_stacks.json").read_text())["at_work"]
+    writes = tuple(frames["torch.distributed.checkpoint.save"])
+    assert place(writes).waits == 0
+    assert signatures(ranks(writes, *((REDUCE,) * 3)))[0] == STACKS_AT_WORK
 
 
 def test_ranks_that_all_wait_within_a_checkpoint_are_not_at_work():

@@ -1,14 +1,21 @@
 """A hang on a real cluster, borne out by real agents: stacks of the real ranks, power of pretended GPUs."""
 
+import os
+import shutil
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from relight.domain.evidence import Detection, Interruption
 from relight.domain.plan import Mode
 from relight.domain.stacks import ODD_RANK, STACKS_IDENTICAL
+from relight.domain.standstill import STANDS_STILL
 from relight.lab import faults
+from relight.lab.engines import torch_is_installed
 from relight.lab.fault_rules import Deed
+from relight.lab.job import render
 from relight.lab.stack import Stack
 
 from .conftest import Lab, NewStack, check_recovered
@@ -53,3 +60,94 @@ def test_stacks_bear_a_hang_out_and_name_the_odd_rank(lab: Lab, how: str) -> Non
     assert incident.diagnosis.verdict.implicated.ranks == (3,)
     assert incident.diagnosis.verdict.implicated.nodes == (node,)
     assert not lab.drained(node)
+
+
+ROUND_STEP = 100
+"""Nothing has taken long before it: a first checkpoint or evaluation may be due."""
+HELD_S = 60
+"""Three times the ordinary limit."""
+
+
+def test_a_hang_at_a_round_step_is_told_at_the_ordinary_limit(lab: Lab) -> None:
+    """A first checkpoint would have been given ten minutes; real agents see that no rank does anything."""
+    job = lab.train(nodes=2, tasks_per_node=2)
+    lab.rule(job, rank=3, do=Deed.HANG, step=ROUND_STEP + 1, attempts=(0,))
+    incident = lab.outcome(job, timeout_s=240)
+    hang = hang_of(lab, job)
+    assert [evidence.signature for evidence in hang.evidence[:2]] == [None, STANDS_STILL]
+    assert f"since step {ROUND_STEP} (limit 20 s)" in hang.evidence[0].text
+    assert "all 4 ranks did nothing" in hang.evidence[1].text
+    check_recovered(lab, job, incident)
+
+
+SLOW_TRAINER = """
+import time
+from pathlib import Path
+from relight.lab import checkpoints, trainer
+
+class Bucket:
+    waits = {held}
+
+    def write(self, data):
+        self.waits = time.sleep(self.waits) or 0
+        return len(data)
+
+    def flush(self):
+        pass
+
+def sleeps_in_its_storage():
+    import torch
+    torch.save({{}}, Bucket())
+
+def one_long_call():
+    with open("pipe", "wb", 0) as file:
+        file.write(bytes(1 << 20))
+
+def keep(folder, step, content, suffix):
+    if step == {step}:
+        {how}()
+    return real(folder, step, content, suffix)
+
+real, checkpoints.save = checkpoints.save, keep
+trainer.main()
+"""
+
+
+def slow_training(lab: Lab, how: str) -> tuple[int, Path]:
+    """Submit the lab's trainer, of which rank 0 takes a minute for its first checkpoint; and its run folder."""
+    spec = lab.spec(nodes=2, tasks_per_node=2, checkpoint_every=ROUND_STEP)
+    script = spec.run / "slow.py"
+    script.write_text(SLOW_TRAINER.format(how=how, step=ROUND_STEP, held=HELD_S))
+    os.mkfifo(spec.run / "pipe")
+    if lab.user:
+        shutil.chown(spec.run / "pipe", lab.user)
+    return lab.submit(render(spec).replace("-m relight.lab.trainer", str(script))), spec.run
+
+
+@pytest.mark.skipif(not torch_is_installed(), reason="needs PyTorch")
+def test_a_first_checkpoint_that_sleeps_in_its_storage_is_no_hang(lab: Lab) -> None:
+    """In a real `torch.save`: no CPU time, no byte, no call on a file; only its stack tells that it saves."""
+    job, _ = slow_training(lab, "sleeps_in_its_storage")
+    lab.until_step(job, ROUND_STEP)
+    lab.until_step(job, ROUND_STEP + 20)
+    assert lab.detections(job) == ()
+    lab.untouched(job)
+
+
+def test_a_first_checkpoint_in_one_long_write_is_no_hang(lab: Lab) -> None:
+    """In a real `write` of a function of any name: only the kernel tells that it waits for a file."""
+    job, run = slow_training(lab, "one_long_call")
+    reader = os.open(run / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        lab.until_step(job, ROUND_STEP)
+        # What is tested is that time passes and nothing is told.
+        time.sleep(HELD_S)
+        assert lab.view.step(job) == ROUND_STEP
+        os.set_blocking(reader, True)
+        while os.read(reader, 1 << 16):
+            pass
+    finally:
+        os.close(reader)
+    lab.until_step(job, ROUND_STEP + 20)
+    assert lab.detections(job) == ()
+    lab.untouched(job)

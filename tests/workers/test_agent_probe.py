@@ -8,14 +8,16 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
 from relight.clients.host_state import JobProcess
 from relight.domain.reports import ProbeAnswer
 from relight.lab.processes import wait_until
-from relight.workers.agent_probe import ALL, MAX_FRAMES, MAX_STACKS, choose, dump, frames, stacks, state
+from relight.workers.agent_probe import ALL, MAX_FRAMES, MAX_STACKS, Answer, Probe, choose, dump, frames, stacks, state
 
+JOB = 987_654_322
 PY_SPY = str(Path(sys.executable).with_name("py-spy"))
 STUCK = """
 import threading
@@ -178,6 +180,28 @@ def test_an_answer_is_bounded_in_size(program: Path) -> None:
 def test_a_job_that_is_not_here_is_a_problem() -> None:
     """And not an empty success."""
     assert answer(stacks([], frozenset(), PY_SPY)).problem == "no Python process of the job on this node"
+
+
+def test_the_answer_tells_what_the_job_has_used() -> None:
+    """Of each rank its CPU time, of all processes what they move and wait for; as the controller reads it."""
+    script = "import time\nprint(flush=True)\ntime.sleep(600)"
+    environment = {**os.environ, "SLURM_JOB_ID": str(JOB), "RANK": "0"}
+    answers: SimpleQueue[Answer] = SimpleQueue()
+    probe = Probe(answers.put, PY_SPY)
+    probe.start()
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        probe.ask("p", "stacks", JOB, frozenset())
+        found = ProbeAnswer.model_validate(answers.get(timeout=30))
+        process.kill()
+    if found.usage is None:
+        pytest.skip("the kernel does not tell of other processes' calls here")
+    (rank,) = found.stacks
+    assert (rank.pid, rank.rank, (rank.cpu_s or 0) > 0) == (process.pid, 0, True)
+    assert (found.usage.processes, found.usage.others_cpu_s, found.usage.in_files) == (1, 0.0, 0)
+    assert found.usage.moved_bytes > 0
 
 
 def test_looking_costs_the_process_little(stuck: subprocess.Popen[bytes]) -> None:

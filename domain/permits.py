@@ -1,0 +1,135 @@
+"""What the operator allows: numbers, and for each detector and action how far Relight may go."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from enum import StrEnum
+from itertools import product
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+
+from relight.domain.base import Value
+from relight.domain.evidence import Interruption
+from relight.domain.human import Duration, between
+from relight.domain.plan import Mode
+from relight.domain.progress import HangPolicy
+
+LONGEST = timedelta(days=30)
+
+
+class Act(StrEnum):
+    """What a plan can hold."""
+
+    RESTART = "restart"
+    """Requeue the job, or take over Slurm's own requeue of it and release what Slurm holds."""
+    EXCLUDE = "exclude"
+    """Keep the job's retry off nodes."""
+    STOP = "stop"
+    """Cancel an attempt that still runs and that a retry would not help."""
+    DRAIN = "drain"
+    """Take a node out of service for everybody."""
+
+
+class Permit(StrEnum):
+    """How far Relight may go with one action: a mode, or not even to propose it."""
+
+    OFF = "off"
+    MONITOR = "monitor"
+    APPROVE = "approve"
+    AUTO = "auto"
+
+
+_POWER = tuple(Permit)
+
+
+def least(*permits: Permit) -> Permit:
+    """The permit that allows the least."""
+    return min(permits, key=_POWER.index)
+
+
+def most(*permits: Permit) -> Permit:
+    """The permit that allows the most."""
+    return max(permits, key=_POWER.index)
+
+
+WHAT: tuple[str, ...] = (*Interruption, *Act, *(f"{kind}.{act}" for kind, act in product(Interruption, Act)))
+"""All that `modes` can name: a detector, an action, or one action after one detector, such as `hang.restart`."""
+
+
+def _off(value: Any) -> Any:
+    """YAML reads a bare `off` as false."""
+    return "off" if value is False else value
+
+
+def _named(value: str) -> str:
+    if value not in WHAT:
+        detectors, acts = ", ".join(Interruption), ", ".join(Act)
+        raise ValueError(
+            f"no such detector or action; accepted: {detectors}; {acts}; or both joined by a dot, as in hang.restart"
+        )
+    return value
+
+
+Permitted = Annotated[
+    Permit,
+    BeforeValidator(_off),
+    WithJsonSchema({"enum": [*(str(permit) for permit in Permit), False], "description": "off is read as false"}),
+]
+"""A permit as it stands in YAML."""
+Modes = dict[
+    Annotated[str, AfterValidator(_named), WithJsonSchema({"type": "string", "enum": list(WHAT)})],
+    Permitted,
+]
+"""By detector, action, or detector.action."""
+Wait = Annotated[Duration, AfterValidator(between(timedelta(seconds=1), LONGEST))]
+"""How long something may take."""
+Attempts = Annotated[int, Field(ge=1, le=100)]
+
+
+def said(mode: Permit | None, modes: Mapping[str, Permit], kind: Interruption, act: Act) -> Permit | None:
+    """What one layer of policy says of an action after such an interruption; None: nothing.
+
+    The most exact entry counts: `hang.restart` before `hang` and `restart`, of which the lower counts where both are
+    there, before the mode.
+    """
+    exact = modes.get(f"{kind}.{act}")
+    if exact is not None:
+        return exact
+    broad = [modes[name] for name in (str(kind), str(act)) if name in modes]
+    return least(*broad) if broad else mode
+
+
+class Policy(Value):
+    """What the operator allows on this cluster, or, once its rules are applied, for one job."""
+
+    mode: Mode = Mode.MONITOR
+    """For all that `modes` does not name."""
+    modes: Modes = {}
+    trust_temporal_ui: bool = False
+    """Whether a bare `approve` signal, whose sender proves no identity, may approve a restart."""
+    approval_expires: Wait = timedelta(minutes=30)
+    """A plan nobody decided on by then is dropped, and the incident ends as `expired`."""
+    attempts_without_progress: Attempts = 3
+    """After so many restarts of a job that did not get past the failure, it is left stopped."""
+    drains_per_hour: int = Field(default=1, ge=0, le=100)
+    """Nodes that may be drained in any hour on the whole cluster."""
+    partitions: tuple[str, ...] = ()
+    """Only jobs of these partitions are looked after; empty: of all."""
+    progress_within: Wait = timedelta(minutes=30)
+    """How long a restarted attempt may take to get past the failed step."""
+    hang: HangPolicy = HangPolicy()
+
+    def permit(self, kind: Interruption, act: Act) -> Permit:
+        """How far Relight may go with this action after such an interruption."""
+        mode = Permit(self.mode)
+        return said(mode, self.modes, kind, act) or mode
+
+    @property
+    def ceiling(self) -> Mode:
+        """The most that is ever done by this policy."""
+        return mode_of(most(Permit(self.mode), *self.modes.values()))
+
+
+def mode_of(permit: Permit) -> Mode:
+    """The mode in which nothing more than this is done."""
+    return Mode.MONITOR if permit is Permit.OFF else Mode(permit)
