@@ -140,7 +140,7 @@ def loader(options: argparse.Namespace, deed: str) -> Iterator[Any]:
     import torch  # noqa: PLC0415
     from torch.utils.data import DataLoader, Dataset  # noqa: PLC0415
 
-    class Samples(Dataset[Any]):
+    class Samples(Dataset[Any]):  # type: ignore[misc,unused-ignore]  # torch is optional
         """Random pictures, and their labels."""
 
         def __len__(self) -> int:
