@@ -349,7 +349,7 @@ def test_a_bad_settings_file_is_named_with_its_key(tmp_path: Path, command: tupl
     path.write_text("policy:\n  moode: auto\n")
     result = CliRunner().invoke(main, [*command, "--config", str(path)])
     assert result.exit_code == 1
-    assert "policy.moode: no such key; accepted here:" in result.output
+    assert "policy.moode: no such key; accepted here:" in " ".join(result.output.split())
     assert "Traceback" not in result.output
 
 

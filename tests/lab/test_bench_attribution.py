@@ -17,9 +17,10 @@ HEAD = "file\tcategory\taction\taction_if_it_repeats\timplicated_rank_or_node\ts
 EXCLUDE = Action.RESTART_EXCLUDING_NODE
 
 
-def bench(folder: Path, *arguments: str) -> Result:
-    """Run the command in this process."""
-    return CliRunner().invoke(lab, ["bench", "attribution", "--corpus", str(folder), *arguments])
+def bench(folder: Path, *arguments: str, width: int = 80) -> Result:
+    """Run the command in this process, on a terminal of that width."""
+    asked = ["bench", "attribution", "--corpus", str(folder), *arguments]
+    return CliRunner().invoke(lab, asked, env={"COLUMNS": str(width)})
 
 
 def corpus(folder: Path, labels: str, **files: str) -> Path:
@@ -257,6 +258,6 @@ def test_json_has_the_numbers(small: Path) -> None:
 
 def test_text_shows_shares_confusion_and_misses(small: Path) -> None:
     """For a person."""
-    shown = bench(small).output
+    shown = bench(small, width=160).output
     for text in ("Attribution of 4 cases", "75.0%", "Healthy nodes isolated: none", "mislabelled.log", "Brier score"):
         assert text in shown
