@@ -1,4 +1,4 @@
-"""Durations and shares as people write them; a guess is never made."""
+"""Durations as people write them; a guess is never made."""
 
 from datetime import timedelta
 
@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from relight.domain.human import Duration, Share, spoken
+from relight.domain.human import Duration, spoken
 
-DURATION, SHARE = TypeAdapter(Duration), TypeAdapter(Share)
+DURATION = TypeAdapter(Duration)
 
 
 @pytest.mark.parametrize(
@@ -46,19 +46,6 @@ def test_what_is_no_duration(text):
     """Said with what is accepted; a bare number too, as it says nothing about its unit."""
     with pytest.raises(ValidationError, match="must be a duration with its unit, like 30s, 30m"):
         DURATION.validate_python(text)
-
-
-@pytest.mark.parametrize(("text", "value"), [("25%", 0.25), ("25 %", 0.25), ("0.25", 0.25), (0.25, 0.25), ("100%", 1)])
-def test_shares(text, value):
-    """In per cent or as a fraction."""
-    assert SHARE.validate_python(text) == value
-
-
-@pytest.mark.parametrize("text", ["150%", "100.1%", "-1%", 25, 1.5, -0.1, "25", "%", "", None, True, [], 1e9, "nan"])
-def test_what_is_no_share(text):
-    """150 % neither, nor a number that could be per cent or not."""
-    with pytest.raises(ValidationError, match="must be a share"):
-        SHARE.validate_python(text)
 
 
 @given(st.timedeltas(timedelta(0), timedelta(days=10_000)).map(lambda d: timedelta(seconds=int(d.total_seconds()))))
