@@ -54,7 +54,7 @@ class Investigate:
     def __init__(self, site: Site, sights: Sights = no_agents) -> None:
         """Bind to a cluster and to what its agents tell.
 
-        Compiling the signatures takes most of a second, so it is done before they are needed.
+        Compiling the signatures takes seconds where no process has kept them yet: it is done before they are needed.
         """
         self._site = site
         self._sights = sights

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from relight.attribution.elastic import unexplained
 from relight.attribution.facts import Facts
 from relight.attribution.line import Line
+from relight.attribution.origin import ranks_named
 from relight.attribution.signature import Role
 from relight.attribution.tasks import MOST_TASKS, expand
 
@@ -122,10 +123,3 @@ def complained(facts: Facts) -> set[int]:
 def _printed_echoes(facts: Facts) -> set[int]:
     cascades = [name for name in facts.lines if facts.catalogue[name].role is Role.CASCADE]
     return {rank for name in cascades for rank in facts.printed(name)}
-
-
-def ranks_named(ranks: tuple[int, ...]) -> str:
-    """`Ranks 3, 5`, at most eight of them."""
-    shown = ", ".join(str(rank) for rank in ranks[:8])
-    more = f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""  # noqa: PLR2004 - as many as are shown
-    return f"Rank{'s' if len(ranks) > 1 else ''} {shown}{more}"

@@ -8,13 +8,13 @@ from relight.attribution.absent import (
     Suspects,
     ended_alone,
     ended_first,
-    ranks_named,
     running,
     silent,
     unheard,
 )
 from relight.attribution.facts import Facts
 from relight.attribution.found import Work
+from relight.attribution.origin import ranks_named
 from relight.attribution.stall import WATCHDOG
 from relight.attribution.tasks import MOST_TASKS
 

@@ -19,7 +19,7 @@ from relight.attribution.context_file import ContextFileError, read_context
 from relight.attribution.engine import diagnose as find_cause
 from relight.attribution.flight import read_folder
 from relight.attribution.flight_search import recorded
-from relight.attribution.report import as_json, as_text
+from relight.attribution.report import EMPTY, as_json, as_text
 from relight.attribution.report_html import as_html
 from relight.attribution.scanner import Scanner
 from relight.attribution.sources import Context, LogSource, Recorded
@@ -69,7 +69,7 @@ def diagnose(
     if page:
         _write(page, as_html(diagnosis, catalogue))
     _show(diagnosis, catalogue, machine=machine)
-    failed = [said for said in found.unreadable if not said.endswith(": empty")]
+    failed = [said for said in found.unreadable if not said.endswith(EMPTY)]
     if len(failed) == len(sources):
         raise SystemExit(FAILED)
 

@@ -22,7 +22,6 @@ from relight.attribution.verdicts import holds, hypothesis, where
 from relight.attribution.weights import weights
 from relight.domain.diagnosis import Action, Category, Diagnosis, Hypothesis, Implicated
 from relight.domain.evidence import Interruption
-from relight.domain.slurm import ENDED_BADLY
 
 MOST_HYPOTHESES = 6
 MOST_SUSPECTS = 16
@@ -79,7 +78,6 @@ def conclude(
     diagnosis = Diagnosis(
         hypotheses=tuple(found[:MOST_HYPOTHESES]),
         suspects=fusion.suspects(against, weights())[:MOST_SUSPECTS],
-        echoes=_echoes(facts, catalogue, found[0]),
         unreadable=tuple(_unreadable(scan) for scan in scans if scan.error or scan.empty),
         failed_step=facts.last_step,
     )
@@ -120,15 +118,11 @@ def _ended(found: list[Hypothesis], candidates: Sequence[Candidate], facts: Fact
     notices = {one.signature.id for one in candidates if one.tier == 0}
     if (
         not found
-        or (found[0].signature in survived and (_ended_badly(facts) or found[0].action is Action.STOP))
-        or (found[0].signature in notices and _ended_badly(facts) and found[0].action is Action.NONE)
+        or (found[0].signature in survived and (facts.ended_badly or found[0].action is Action.STOP))
+        or (found[0].signature in notices and facts.ended_badly and found[0].action is Action.NONE)
     ):
         return [_unknown(facts), *found]
     return found
-
-
-def _ended_badly(facts: Facts) -> bool:
-    return facts.context.interruption is not None or facts.context.state in ENDED_BADLY
 
 
 def _silent_hang(facts: Facts) -> Hypothesis | None:
@@ -189,7 +183,7 @@ def _still_trains(found: list[Hypothesis], facts: Facts) -> list[Hypothesis]:
 
 def _finished(facts: Facts) -> Hypothesis | None:
     """All steps done, no failure in any log, and nobody reported an interruption: nothing failed."""
-    if _ended_badly(facts) or not holds(When.AT_END, (), facts):
+    if facts.ended_badly or not holds(When.AT_END, (), facts):
         return None
     return Hypothesis(
         signature="TRAINING_DONE",
@@ -223,11 +217,6 @@ def _do_not_requeue(verdict: Hypothesis, facts: Facts) -> Hypothesis:
     category = Category.USER_CODE if verdict.category is Category.UNKNOWN else verdict.category
     stop = {"action": Action.STOP, "action_if_it_repeats": Action.STOP, "category": category, "summary": summary}
     return verdict.model_copy(update=stop)
-
-
-def _echoes(facts: Facts, catalogue: Catalogue, verdict: Hypothesis) -> int:
-    """Lines of other kinds than the verdict's."""
-    return sum(count for name, count in facts.counts.items() if name in catalogue and name != verdict.signature)
 
 
 def _unreadable(scan: LogScan) -> str:

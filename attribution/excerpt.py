@@ -13,7 +13,7 @@ from relight.domain.diagnosis import Hypothesis, Nearby
 BEFORE, AFTER = 5, 3
 """Lines shown: what led to it tells more than what followed."""
 FARTHEST = 1024
-"""Blocks from the beginning of a log that are read once more for it: about 1 GiB."""
+"""Blocks from the beginning of a log that are read once more for it: 256 MiB."""
 JOINED = 1 << 14
 """Bytes of the blocks before and behind that are looked at: a line may stand at the edge of its own."""
 SHOWN = 300

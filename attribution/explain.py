@@ -1,6 +1,6 @@
 """What a person needs beside the verdict: echoes by kind, the ranks worth a look, and what would change it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 
 from relight.attribution.catalogue import Catalogue
 from relight.attribution.collectives import stalled
@@ -9,7 +9,7 @@ from relight.attribution.line import Line
 from relight.attribution.nvlink5 import decode
 from relight.attribution.signature import Tell
 from relight.attribution.stall import WATCHDOG
-from relight.domain.base import clip
+from relight.domain.base import clip, few
 from relight.domain.diagnosis import Action, Category, Diagnosis, Echo, Hypothesis, RankRow
 from relight.domain.evidence import Interruption, Source
 
@@ -20,10 +20,12 @@ NAMED_NODES = 4
 def explained(diagnosis: Diagnosis, facts: Facts, catalogue: Catalogue) -> Diagnosis:
     """The diagnosis with what explains it."""
     verdict = _decoded(diagnosis.verdict)
+    echoes = {name: count for name, count in facts.counts.items() if name in catalogue and name != verdict.signature}
     return diagnosis.model_copy(
         update={
             "hypotheses": (verdict, *diagnosis.hypotheses[1:]),
-            "folded": _folded(verdict, facts, catalogue),
+            "echoes": sum(echoes.values()),
+            "folded": tuple(_folded(echoes, facts)),
             "ranks": tuple(_ranks(verdict, facts)),
             "would_change": tuple(_changes(diagnosis, facts, catalogue))[:MOST_CHANGES],
         }
@@ -40,15 +42,12 @@ def _decoded(verdict: Hypothesis) -> Hypothesis:
     return verdict.model_copy(update={"summary": f"{verdict.summary} {words}"})
 
 
-def _folded(verdict: Hypothesis, facts: Facts, catalogue: Catalogue) -> tuple[Echo, ...]:
-    """Lines of other kinds than the verdict's, the most frequent first."""
-    kinds = [(count, name) for name, count in facts.counts.items() if name in catalogue and name != verdict.signature]
-    result = []
-    for count, name in sorted(kinds, key=lambda kind: (-kind[0], kind[1]))[:MOST_ECHOES]:
+def _folded(echoes: Mapping[str, int], facts: Facts) -> Iterator[Echo]:
+    """The kinds of lines other than the verdict's, the most frequent first."""
+    for name, count in sorted(echoes.items(), key=lambda kind: (-kind[1], kind[0]))[:MOST_ECHOES]:
         lines = facts.lines.get(name)
         example = clip(lines[0].match.text, 200) if lines else ""
-        result.append(Echo(signature=name, lines=count, ranks=len(facts.printed(name)), example=example))
-    return tuple(result)
+        yield Echo(signature=name, lines=count, ranks=len(facts.printed(name)), example=example)
 
 
 def _ranks(verdict: Hypothesis, facts: Facts) -> Iterator[RankRow]:
@@ -90,7 +89,7 @@ def _changes(diagnosis: Diagnosis, facts: Facts, catalogue: Catalogue) -> Iterat
     if _may_be_below(verdict, catalogue) and not verdict.drain_nodes:
         wanted = [node for node in (verdict.implicated.nodes or facts.nodes) if node not in kernel]
         if wanted or not facts.nodes:
-            whose = f"{_some(wanted)}{_when(facts)}"
+            whose = f"{few(wanted, NAMED_NODES) or 'its nodes'}{_when(facts)}"
             yield f"The kernel log (dmesg -T) of {whose}: an Xid, a port error or an OOM kill there."
     if _stalls(verdict, facts) and not facts.recorded:
         yield "Flight-recorder dumps (TORCH_FR_BUFFER_SIZE above 0) would name the rank that did not take part."
@@ -115,11 +114,6 @@ def _stalls(verdict: Hypothesis, facts: Facts) -> bool:
 def _when(facts: Facts) -> str:
     at = facts.stall.time_of_day or facts.context.interrupted_at
     return f" around {at:%H:%M:%S}" if at else ""
-
-
-def _some(nodes: Sequence[str]) -> str:
-    more = f" and {len(nodes) - NAMED_NODES} more" if len(nodes) > NAMED_NODES else ""
-    return ", ".join(nodes[:NAMED_NODES]) + more or "its nodes"
 
 
 def _words(action: Action) -> str:

@@ -24,6 +24,7 @@ from relight.attribution.tasks import Tasks, read_tasks
 from relight.attribution.timeline import Timeline
 from relight.attribution.whose import Owner, owners
 from relight.domain.evidence import PLATFORM_WINDOW
+from relight.domain.slurm import ENDED_BADLY
 
 Answer = TypeVar("Answer")
 AFTER_INTERRUPTION = timedelta(seconds=10)
@@ -75,6 +76,11 @@ class Facts:
     def last_step(self) -> int | None:
         """The last step before the interruption: from the logs, else as the watcher saw it."""
         return self.last.step if self.last else self.context.last_step
+
+    @property
+    def ended_badly(self) -> bool:
+        """True when a watcher or Slurm has seen that something went wrong: then that is what has to be explained."""
+        return self.context.interruption is not None or self.context.state in ENDED_BADLY
 
     @property
     def ran_before(self) -> bool:

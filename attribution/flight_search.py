@@ -11,13 +11,12 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from relight.attribution.flight import Call, Dump
+from relight.attribution.origin import ranks_named
 from relight.attribution.sources import Recorded
 
 _DEFAULT = ("default_pg", "0", "")
 _SAME_SHAPE = frozenset({"all_reduce", "allreduce", "broadcast", "reduce"})
 """Collectives whose members must pass inputs of one size. Source: NCCL user guide, collective operations."""
-SHOWN = 8
-"""Ranks that a sentence names."""
 
 
 class _Stalled(NamedTuple):
@@ -93,7 +92,7 @@ def _mismatch(stalled: Sequence[_Stalled], dumps: Sequence[Dump]) -> Recorded | 
         odd = tuple(rank for rank, call in sorted(made.items()) if _agreed(call) != usual)
         first = min(set(made).difference(odd))
         other = f"rank {first} called {_said(made[first])}, as number {seq} of {_name(group, dumps)}"
-        sentence = f"{_named(odd)} called {_said(made[odd[0]])} where {other}."
+        sentence = f"{ranks_named(odd)} called {_said(made[odd[0]])} where {other}."
         return Recorded(odd if most > len(odd) else (), sentence, mismatch=True)
     return None
 
@@ -115,9 +114,9 @@ def _origin(stalled: Sequence[_Stalled], dumps: Sequence[Dump]) -> Recorded | No
         behind = tuple(sorted(rank for rank in culprits if rank in there))
         each = culprits[(silent or behind)[0]]
         what = "left no flight-recorder dump" if silent else f"never began {_call(each, dumps)}"
-        waiting = f"{_named(tuple(sorted(each.waiting)))} wait{'s' * (len(each.waiting) == 1)} in "
+        waiting = f"{ranks_named(tuple(sorted(each.waiting)))} wait{'s' * (len(each.waiting) == 1)} in "
         tail = f"{_call(each, dumps)}." if silent else "it."
-        return Recorded(silent or behind, f"{_named(silent or behind)} {what}; {waiting.lower()}{tail}")
+        return Recorded(silent or behind, f"{ranks_named(silent or behind)} {what}; {waiting.lower()}{tail}")
     if any(each.missing for each in stalled):
         first, *others = [each for each in stalled if each.missing]
         names = " and ".join(_name(each.group, dumps) for each in (first, *others[:1]))
@@ -145,9 +144,3 @@ def _said(call: Call) -> str:
 def _name(group: str, dumps: Sequence[Dump]) -> str:
     named = next((name for dump in dumps if (name := dump.names.get(group)) and name != "undefined"), group)
     return f"group {named}" if named else "a group"
-
-
-def _named(ranks: Sequence[int]) -> str:
-    shown = ", ".join(str(rank) for rank in ranks[:SHOWN])
-    more = f" and {len(ranks) - SHOWN} more" if len(ranks) > SHOWN else ""
-    return f"Rank{'s' * (len(ranks) > 1)} {shown}{more}"

@@ -10,7 +10,6 @@ from relight.attribution.verdicts import FEW_STEPS
 from relight.domain.base import clip
 from relight.domain.diagnosis import Action, Category, Hypothesis
 from relight.domain.evidence import Evidence, Interruption
-from relight.domain.slurm import ENDED_BADLY
 
 JUMP = 1.4
 """A loss this many times the highest of those before it is a jump: the loss of a small batch swings by less."""
@@ -38,11 +37,10 @@ def loss_jump(facts: Facts) -> Hypothesis | None:
     """
     if facts.context.interruption in _OTHERWISE:
         return None
-    ended_badly = facts.context.interruption is not None or facts.context.state in ENDED_BADLY
     for scan in facts.scans:
         marks = [line.mark for line in scan.steps if line.mark.loss is not None or line.mark.grad_norm is not None]
         told = _not_a_number(marks) or _jump([mark.loss for mark in marks if mark.loss is not None])
-        if told is None or (told.action is Action.NONE and ended_badly):
+        if told is None or (told.action is Action.NONE and facts.ended_badly):
             continue
         last, losses = marks[-1], [mark.loss for mark in marks[-6:]]
         text = clip(f"step {last.step}: loss {last.loss}; losses {losses}", 600)

@@ -1,8 +1,11 @@
 """Who printed a line, and when: prefixes of launchers, of PyTorch, of NCCL, of syslog."""
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import NamedTuple
+
+from relight.domain.base import few
 
 _RANK = re.compile(r"\[rank[:= ]*(\d+)\]|^\[?Rank (\d+)\]?:", re.IGNORECASE)
 _DEFAULT_GROUP = re.compile(r"\[(?:PG ID 0 [^\]]*|PG 0 )?Rank (\d+)\]")
@@ -68,6 +71,11 @@ _DATE_WITHIN = 24
 _HALF_YEAR = timedelta(days=183)
 
 
+def ranks_named(ranks: Sequence[int]) -> str:
+    """`Ranks 3, 5`, as a sentence begins; at most eight of them."""
+    return f"Rank{'s' if len(ranks) > 1 else ''} {few([str(rank) for rank in ranks])}"
+
+
 class Stamp(NamedTuple):
     """The time stamp of a line."""
 
@@ -76,18 +84,12 @@ class Stamp(NamedTuple):
     """True when the line itself names the zone; else the zone is that of whoever asked."""
 
 
-def time_of(text: str, near: datetime | None = None) -> datetime | None:
+def stamp_of(text: str, near: datetime | None = None) -> Stamp | None:
     """The time stamp of a line, with a zone; None when it has none or the year is nowhere to be had.
 
     `near` gives the zone of stamps without one and the year of stamps without one (glog's `E1130 09:31:00`,
     syslog's `Nov 30 09:31:00`). Without `near`, stamps with no zone are read as UTC.
     """
-    found = stamp_of(text, near)
-    return found.at if found else None
-
-
-def stamp_of(text: str, near: datetime | None = None) -> Stamp | None:
-    """As `time_of`, with whether the line names its zone."""
     head = text[:200]
     clock = _CLOCK.search(head)
     if clock is None:  # most lines have none, and no other pattern is as cheap

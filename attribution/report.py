@@ -18,6 +18,7 @@ SHOWN_LINES = 3
 SHOWN_ROWS = 12
 SHOWN_ECHOES = 4
 EMPTY = ": empty"
+"""What an entry of `Diagnosis.unreadable` ends with that was read, and held nothing."""
 _SAYS = {
     Source.KERNEL_LOG: "its own kernel",
     Source.NVML: "its GPU driver",

@@ -7,7 +7,6 @@ from relight.attribution.progress import StepMark
 from relight.domain.base import clip
 from relight.domain.diagnosis import Action, Category, Hypothesis
 from relight.domain.evidence import Evidence
-from relight.domain.slurm import ENDED_BADLY
 
 SLOWER = 1.25
 """All newest steps take this many times the slowest step before them: single slow steps are ordinary."""
@@ -29,7 +28,7 @@ def slowed(facts: Facts) -> Hypothesis | None:
 
     Only of a log by itself: where a watcher or Slurm has seen the end, that is what has to be explained.
     """
-    if facts.context.interruption is not None or facts.context.state in ENDED_BADLY:
+    if facts.ended_badly:
         return None
     for scan in facts.scans:
         marks = [line.mark for line in scan.steps if line.mark.step > WARM_UP]

@@ -10,7 +10,7 @@ from relight.attribution.facts import Facts
 from relight.attribution.line import Line
 from relight.attribution.search import Candidate
 from relight.attribution.stall import WATCHDOG
-from relight.domain.base import clip
+from relight.domain.base import clip, few
 from relight.domain.diagnosis import Action, Category, Hypothesis, Implicated
 
 EVIDENCE_EACH = 8
@@ -137,15 +137,10 @@ def where(who: Implicated) -> str:
     """`rank 5 on node n2 (GPU 1)`, as far as known; empty where nothing is."""
     parts = []
     if who.ranks:
-        parts.append(f"rank{'s' * (len(who.ranks) > 1)} {_some([str(rank) for rank in who.ranks])}")
+        parts.append(f"rank{'s' * (len(who.ranks) > 1)} {few([str(rank) for rank in who.ranks])}")
     if who.nodes:
-        parts.append(f"{'on ' if parts else ''}node{'s' * (len(who.nodes) > 1)} {_some(list(who.nodes))}")
+        parts.append(f"{'on ' if parts else ''}node{'s' * (len(who.nodes) > 1)} {few(who.nodes)}")
     if who.gpus:
-        gpu = f"GPU{'s' * (len(who.gpus) > 1)} {_some(list(who.gpus))}"
+        gpu = f"GPU{'s' * (len(who.gpus) > 1)} {few(who.gpus)}"
         parts.append(f"({gpu})" if parts else gpu)
     return " ".join(parts)
-
-
-def _some(names: list[str], limit: int = 8) -> str:
-    more = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(names[:limit]) + more

@@ -8,6 +8,7 @@ from relight.clients.ledger import Ledger
 from relight.config.settings import Settings
 from relight.console.errors import NotFoundStop
 from relight.domain.attempts import AttemptState
+from relight.domain.base import few
 from relight.domain.incidents import Incident
 from relight.domain.ledger import RowKind
 from relight.domain.slurm import JobRecord
@@ -123,8 +124,7 @@ async def find_incident(ledger: Ledger, settings: Settings, text: str) -> Incide
 def _none(wanted: str, known: list[str]) -> str:
     several = [name for name in known if name.startswith(wanted)]
     if len(several) > 1:
-        more = f" and {len(several) - 5} more" if len(several) > 5 else ""  # noqa: PLR2004 - five fit a line
-        listed = ", ".join(several[:5]) + more
+        listed = few(several, 5)  # they fit a line
         return f"{wanted} is the beginning of {len(several)} incidents: {listed}\nGive more of the id."
     near = difflib.get_close_matches(wanted, known, n=1, cutoff=0.6)
     hint = f"Did you mean {near[0]}?" if near else "All of them: relight incidents --all"

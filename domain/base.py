@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from posixpath import join, normpath
 from typing import Any
@@ -37,6 +37,12 @@ def compact_time(at: datetime) -> str:
 def clip(text: str, limit: int) -> str:
     """The text, cut to `limit` characters with an ellipsis where it was longer."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def few(names: Sequence[str], limit: int = 8) -> str:
+    """`a, b and 3 more`: the first few of the names, and how many others there are."""
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more
 
 
 def below(folder: str, path: str) -> str | None:

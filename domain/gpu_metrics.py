@@ -16,7 +16,7 @@ from itertools import pairwise
 from math import isfinite
 from typing import NamedTuple
 
-from relight.domain.base import clip
+from relight.domain.base import clip, few
 from relight.domain.reports import FaultKind, NodeFault
 
 TOGETHER = timedelta(seconds=90)
@@ -153,8 +153,7 @@ class NodeNames:
 
 def some(names: Collection[str]) -> str:
     """A few of the names, and how many there are."""
-    first = ", ".join(sorted(names)[:_NAMED])
-    return first if len(names) <= _NAMED else f"{first} and {len(names) - _NAMED} more"
+    return few(sorted(names), _NAMED)
 
 
 def too_little(expected: Collection[str], fresh: Collection[str]) -> str:

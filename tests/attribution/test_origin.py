@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relight.attribution.origin import Speaker, speaker, time_of
+from relight.attribution.origin import Speaker, speaker, stamp_of
 
 NEAR = datetime(2026, 1, 2, 8, 0, tzinfo=timezone(timedelta(hours=2)))
 
@@ -49,16 +49,17 @@ def test_prefixes(line, who):
 )
 def test_time_stamps(line, at):
     """Stamps of Python, glog, syslog and dmesg; what lacks zone or year takes it from the interruption."""
-    assert time_of(line, NEAR) == at
+    found = stamp_of(line, NEAR)
+    assert (found.at if found else None) == at
 
 
 def test_no_year_to_be_had():
     """A stamp without a year has no time when nothing tells the year."""
-    assert time_of("Dec 31 23:00:00 n1 kernel: x") is None
+    assert stamp_of("Dec 31 23:00:00 n1 kernel: x") is None
 
 
 @given(st.text())
 def test_never_fails(line):
     """Any text is answered."""
     speaker(line)
-    time_of(f"2026-01-{line} 07:59:00 {line}", NEAR)
+    stamp_of(f"2026-01-{line} 07:59:00 {line}", NEAR)
