@@ -42,6 +42,9 @@ with workflow.unsafe.imports_passed_through():
 T = TypeVar("T")
 OVERTAKEN = "overtaken"
 """Patch: incidents that were open before it wait on until their approval expires."""
+SAFE_HANDS = "safe-hands"
+"""Patch: incidents that were begun before approvals by several people, the guard's word on whole incidents, back-off
+between attempts and the care of nodes go on without them."""
 
 
 class Say(Value):
@@ -100,12 +103,14 @@ class RecoverJob:
         self._steps: list[StepTime] = []
         self._outcome: Outcome | None = None
         self._reason = ""
+        self._safe_hands = False
         for detection in arg.detections:
             self.evidence(detection)
 
     @workflow.run
     async def run(self, _arg: c.RecoverInput) -> RecoverResult:
         """Platform only: whatever happens inside, the incident ends in a named outcome."""
+        self._safe_hands = workflow.patched(SAFE_HANDS)
         try:
             await self._recover()
         except _Ended as end:
