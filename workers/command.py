@@ -46,6 +46,34 @@ async def _run(settings: Settings, file: Path | None) -> None:
     await process.run(settings, ready=ready, file=file)
 
 
+@worker.command()
+@click.option("--config", type=click.Path(path_type=Path, dir_okay=False), help="Settings file (YAML).")
+@plainly
+def replay(config: Path | None) -> None:
+    """Say whether this version can go on with every incident that is open now: before an upgrade.
+
+    Replays their histories; changes nothing. Ends with 1 when one of them would stand still (docs/upgrading.md).
+    """
+    if asyncio.run(_replay(load(config))):
+        raise click.exceptions.Exit(1)
+
+
+async def _replay(settings: Settings) -> int:
+    from relight.console.context import connected
+    from relight.workers.replay_open import replay_open
+
+    open_ = stuck = 0
+    async for each in replay_open(await connected(settings), settings.task_queue):
+        open_ += 1
+        if each.problem:
+            stuck += 1
+            click.echo(
+                f"would stand still: {each.workflow_id} (run {each.run_id}, {each.events} events): {each.problem}"
+            )
+    click.echo(f"open workflows on {settings.task_queue}: {open_}; this version goes on with {open_ - stuck} of them")
+    return stuck
+
+
 @click.command("agent-token")
 @click.argument("node")
 @click.option("--config", type=click.Path(path_type=Path, dir_okay=False), help="Settings file (YAML).")

@@ -42,8 +42,9 @@ MUTATIONS |= {c.DRAIN.name}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--record`: known only when a path in or above this folder's is given on the command line."""
+    """Add `--record` and `--accept`: known only when a path in or above this folder's is given on the command line."""
     parser.addoption("--record", action="store_true", help="record tests/workflows/histories anew")
+    parser.addoption("--accept", action="store_true", help="accept workflow code as it is now")
 
 
 def _beside_python(name: str) -> str:
