@@ -84,6 +84,15 @@ def test_links_between_documents_lead_somewhere(document: Path) -> None:
     assert not broken
 
 
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_tests_that_documents_name_are_there(document: Path) -> None:
+    """`folder/test_file.py::test_name` is a test, `folder/test_file.py` a file, below tests/."""
+    for file, name in re.findall(r"`(?:tests/)?(\w+/test_\w+[.]py)(?:::(\w+))?`", document.read_text()):
+        there = ROOT / "tests" / file.removeprefix("tests/")
+        assert there.is_file(), file
+        assert not name or f"def {name}(" in there.read_text(), f"{file}::{name}"
+
+
 def test_decisions_are_numbered_without_gaps_and_titled() -> None:
     """NNNN-name.md, from 0001 on, each with its number in the title, a decision, reasons and what was not taken."""
     decisions = sorted((ROOT / "docs/decisions").glob("*.md"))
