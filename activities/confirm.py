@@ -75,7 +75,7 @@ class Confirm:
         if arg.detection.slurm_decides_within is not None:
             until = arg.detection.detected_at + arg.detection.slurm_decides_within + SLURM_DECIDES_WITHIN
         while True:
-            record = await self._site.record(attempt.key.job_id)
+            record = await self._site.record_of(attempt)
             lost: tuple[NodeRecord, ...] = ()
             if arg.detection.kind is Interruption.NODE_LOST and not waits:
                 lost = lost_nodes(attempt, await self._site.slurm.nodes())

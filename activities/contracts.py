@@ -8,12 +8,15 @@ from typing import Generic, NamedTuple, TypeVar
 
 from relight.domain.attempts import AttemptKey
 from relight.domain.base import Value
+from relight.domain.breaker import Report
 from relight.domain.diagnosis import Diagnosis
 from relight.domain.evidence import Detection, Evidence, Interruption
-from relight.domain.guard import Grant
+from relight.domain.guard import Grant, NodeAct, PartitionCount, Room
+from relight.domain.guard_standing import Standing
 from relight.domain.incidents import Outcome, StepTime
 from relight.domain.plan import Decision, Plan
 from relight.domain.policy import Policy, Verdict
+from relight.domain.signatures import SignedDecision
 from relight.domain.slurm import NodeRecord
 
 I = TypeVar("I")  # noqa: E741 - input
@@ -54,10 +57,13 @@ class IncidentRef(Value):
     run_id: str
     attempt: AttemptKey
     kind: Interruption
+    again: int = 0
+    """How often its restart has been begun anew, as slurmctld had forgotten it: each has rows of its own."""
 
     def entry(self, step: str, phase: str = "done") -> str:
         """Deterministic id of a ledger row: workflow, run, step, phase."""
-        return f"{self.workflow_id}/{self.run_id}/{step}/{phase}"
+        named = f"{step}~{self.again}" if self.again else step
+        return f"{self.workflow_id}/{self.run_id}/{named}/{phase}"
 
 
 class RecoverInput(Value):
@@ -131,16 +137,10 @@ class DecisionInput(Value):
     decision: Decision
     counts: bool
     remark: str = ""
-
-
-class SignedDecision(Value):
-    """A decision made with the CLI or console, signed with the site's approval key."""
-
-    incident: str
-    decision: Decision
-    at: datetime
-    signature: str
-    """HMAC-SHA256, hexadecimal, over incident, decision and time."""
+    number: int = 0
+    """The how manieth word heard about the plan; 0: it was not counted, and is known by what it says."""
+    score: str = ""
+    """Where the approval stands with it, for example `1 of 2 approvals (ada)`."""
 
 
 class VerifyDecisionInput(Value):
@@ -166,6 +166,10 @@ class ActInput(Value):
     diagnosis_class: str = ""
     """Signature of the verdict, for marks."""
     summary: str = ""
+    approved_until: datetime | None = None
+    """By when what people have approved must have begun; None: nobody had to approve it."""
+    not_before: datetime | None = None
+    """The job begins no sooner; None: at once."""
 
 
 class ExcludeInput(Value):
@@ -174,7 +178,9 @@ class ExcludeInput(Value):
     incident: IncidentRef
     nodes: tuple[str, ...]
     take_back: bool = False
-    """True to remove these instead, where they leave too few nodes."""
+    """True to remove these instead, as far as they are ours: expired, or they leave too few nodes."""
+    until: dict[str, datetime] = {}
+    """When each is taken back."""
 
 
 class Done(Value):
@@ -192,15 +198,26 @@ class AwaitEndedInput(Value):
 
     incident: IncidentRef
     requeued_at: datetime | None = None
+    tell_stuck: bool = False
+    """True to be told, once, of nodes that hang in COMPLETING past all limits."""
+    since: datetime | None = None
+    """Since when it is waited for, where that was told."""
 
 
 class Ended(Value):
-    """The old attempt is gone."""
+    """The old attempt is gone, or hangs on nodes that are named."""
 
     completing: timedelta
     """How long Slurm itself took, from our wait's start."""
     stuck_nodes: tuple[str, ...] = ()
-    """Nodes that were still completing long past the limits."""
+    """Nodes that are still completing long past the limits: the attempt is not gone, and is waited for on."""
+    lingering: tuple[str, ...] = ()
+    """Nodes that are still completing although the attempt is gone: slurmctld may let a job go and not its node, where
+    an epilog never ends (seen on 22.05)."""
+    since: datetime | None = None
+    """Since when it is waited for."""
+    forgotten: bool = False
+    """slurmctld no longer knows our requeue: it is to be done again."""
     outcome: Outcome | None = None
     text: str
 
@@ -210,6 +227,8 @@ class AwaitRunningInput(Value):
 
     incident: IncidentRef
     exclude: tuple[str, ...] = ()
+    told: tuple[str, ...] | None = None
+    """Slurm's reasons to keep it waiting that have been told; None: no reason is asked for."""
 
 
 class Running(Value):
@@ -220,6 +239,10 @@ class Running(Value):
     at: datetime
     too_few_nodes: bool = False
     """Slurm says BadConstraints: our exclusion leaves too few nodes."""
+    waits: str = ""
+    """Slurm's reason to keep it waiting, not told before: it waits on."""
+    forgotten: bool = False
+    """slurmctld no longer knows our requeue: it is to be done again."""
     outcome: Outcome | None = None
     text: str
 
@@ -250,6 +273,8 @@ class CloseInput(Value):
     outcome: Outcome
     reason: str
     steps: tuple[StepTime, ...] = ()
+    escalate: str = ""
+    """What a person must do next; empty: nothing."""
 
 
 class DrainRequest(Value):
@@ -261,6 +286,13 @@ class DrainRequest(Value):
     reason: str
     evidence: tuple[Evidence, ...]
     """The platform witnesses."""
+    action: NodeAct = NodeAct.DRAIN
+    began: datetime | None = None
+    """When what asks was detected: what began before a reset of the breaker is refused. None: not known."""
+    targets: int = 1
+    """How many nodes the same plan takes out."""
+    restarts: bool = False
+    """Whether the incident's job waits to be placed again."""
 
 
 class Leave(Value):
@@ -270,6 +302,7 @@ class Leave(Value):
     granted: bool
     reason: str
     expires: datetime | None = None
+    action: NodeAct = NodeAct.DRAIN
 
 
 class DrainInput(Value):
@@ -280,6 +313,8 @@ class DrainInput(Value):
     cls: str
     summary: str
     leave: Leave
+    approved_until: datetime | None = None
+    """By when what people have approved must have begun; None: nobody had to approve it."""
 
 
 class ReadNodesInput(Value):
@@ -302,6 +337,114 @@ class LeaveInput(Value):
 
     request: DrainRequest
     leave: Leave
+    grant: Grant | None = None
+    """What counts against the limits from now on."""
+    standing: Standing | None = None
+    """How the guard stands with it; None: written by a guard that kept no standing."""
+    undrained_at: datetime | None = None
+    """When a person has put the node back into service, as far as the guard could see."""
+    answer: str = ""
+    """Names this answer among all of the guard's."""
+
+
+class Asked(Value):
+    """One node that leave is asked for."""
+
+    node: str
+    attempt: AttemptKey | None = None
+    """Whose job waits to be placed again; None: none."""
+
+
+class LookInput(Value):
+    """Asks for all that the guard decides by, freshly read; without nodes Slurm is not asked."""
+
+    cluster: str
+    asked: tuple[Asked, ...] = ()
+    granted: tuple[str, ...] = ()
+    """Nodes with leave within the last hour."""
+    pending: tuple[str, ...] = ()
+    """Those of them with leave that may not have been used yet."""
+
+
+class Look(Value):
+    """All that the guard decides by."""
+
+    policy: Policy
+    standing: Standing
+    """As the ledger has it."""
+    grants: tuple[Grant, ...] = ()
+    """Of the last hour, as the ledger has them."""
+    reversals: tuple[Report, ...] = ()
+    """Of the last hour."""
+    nodes: tuple[NodeRecord, ...] = ()
+    """Those asked for and those with leave."""
+    unknown: str = ""
+    """Why Slurm's nodes could not be read; empty when they were, or were not asked for."""
+    partitions: tuple[PartitionCount, ...] = ()
+    domains: dict[str, tuple[str, ...]] | None = None
+    """By node; None where the topology could not be read."""
+    room: dict[str, Room] = {}
+    """By node, for the job that waits; missing where it is not known."""
+    pending: tuple[str, ...] = ()
+    """The nodes with leave that may not have been used yet, which `room` leaves out."""
+    undrained: dict[str, datetime] = {}
+    """By node, when a person put it back into service after Relight had taken it out."""
+
+
+class StandingInput(Value):
+    """Records a change of how the guard stands."""
+
+    cluster: str
+    standing: Standing
+    entry: str = ""
+    """Id of the row; empty: only the standing is written."""
+    what: str = ""
+    """`tripped`, `reset`, `paused` or `resumed`."""
+    text: str = ""
+    """For people."""
+    by: str = ""
+
+
+class MayActInput(Value):
+    """Asks, right before an incident's first action, whether it may still act."""
+
+    incident: IncidentRef
+    began: datetime
+    partition: str = ""
+
+
+class MayAct(Value):
+    """Whether an incident may act now."""
+
+    stop: str = ""
+    """Why not: it is only observed then. Empty: nothing stands against it."""
+    unknown: str = ""
+    """Why that could not be read: then nothing is done unasked."""
+
+
+class PauseInput(Value):
+    """What `relight pause` sends."""
+
+    by: str
+    reason: str
+    lasts: timedelta
+    partition: str = ""
+    node: str = ""
+
+
+class ResumeInput(Value):
+    """What `relight resume` sends: ends the pause of exactly this scope."""
+
+    by: str
+    partition: str = ""
+    node: str = ""
+
+
+class ResetInput(Value):
+    """What `relight breaker reset` sends."""
+
+    by: str
+    reason: str
 
 
 class GuardState(Value):
@@ -311,7 +454,13 @@ class GuardState(Value):
     grants: tuple[Grant, ...] = ()
     """Those of the last hour."""
     paused_by: str = ""
+    """What version 0.1 kept of a pause."""
     handled: int = 0
+    standing: Standing = Standing()
+    reports: tuple[Report, ...] = ()
+    """What may still open the breaker."""
+    waiting: tuple[DrainRequest, ...] = ()
+    """Requests that a run from before an upgrade leaves to the next."""
 
 
 class PolicyInput(Value):
@@ -342,8 +491,12 @@ RELEASE = Call("release_job", ActInput, Done)
 START = Call("start_job", ActInput, Done)
 AWAIT_RUNNING = Call("await_attempt_running", AwaitRunningInput, Running)
 AWAIT_PROGRESS = Call("await_progress", AwaitProgressInput, Proof)
+REPOINT = Call("repoint_dependants", ActInput, Done)
 CLOSE = Call("close_incident", CloseInput, Nothing)
 READ_NODES = Call("read_nodes", ReadNodesInput, Nodes)
 RECORD_LEAVE = Call("record_leave", LeaveInput, Nothing)
 DRAIN = Call("drain_node", DrainInput, Done)
+LOOK = Call("look_for_guard", LookInput, Look)
+RECORD_STANDING = Call("record_standing", StandingInput, Nothing)
+MAY_ACT = Call("may_act", MayActInput, MayAct)
 READ_POLICY = Call("read_policy", PolicyInput, Policy)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from relight.activities.site import Site
 from relight.clients.slurm import SlurmError
 from relight.domain.attempts import Attempt, AttemptKey, AttemptState, lineage_id, same_lineage
+from relight.domain.base import compact_time
 from relight.domain.endings import (
     MEANING,
     ROOT,
@@ -24,7 +25,7 @@ from relight.domain.hands import Hand, own_row, requeued, whose_hand
 from relight.domain.ledger import Change, Entry, RowKind
 from relight.domain.policy import successors
 from relight.domain.slurm import ENDED, ENDED_BADLY, AccountingRow, JobRecord, JobState, NodeRecord
-from relight.domain.watching import Ended, missed
+from relight.domain.watching import Ended, began_anew, missed
 
 
 class Look:
@@ -92,6 +93,27 @@ class Ends:
         state = AttemptState(attempt=attempt)
         await self.write((entry,), (state,), None, attempt)
         return state
+
+    async def attempt_again(self, state: AttemptState, record: JobRecord) -> None:
+        """Watch an attempt anew that slurmctld shows otherwise than before: its nodes, or outputs, may be others.
+
+        One that is killed goes on from the state that it last saved: what had started is started a second time, and
+        what had ended is RUNNING again, until Slurm itself finds out that nothing of it is left.
+        """
+        attempt = state.attempt.model_copy(update={"record": record})
+        where = ",".join(record.nodes[:8])
+        if not state.running:
+            text = f"runs again on {where}: slurmctld had forgotten its end"
+        elif began_anew(state.attempt, record):
+            text = f"runs again on {where}: slurmctld had forgotten its start"
+        else:
+            text = f"slurmctld tells its output files now: {record.stdout}"[:600]
+        entry = self._site.entry(
+            f"{attempt.key}/again/{compact_time(self._site.clock())}", RowKind.NOTE, {"text": text}, attempt
+        )
+        ends = state.ends if state.running else state.ends + 1
+        again = {"attempt": attempt, "running": True, "ended_at": None, "ends": ends}
+        await self.write((entry,), (state.model_copy(update=again),), None, attempt)
 
     async def attempt_ended(self, state: AttemptState, ended: Ended, look: Look) -> bool:
         """Write down how the attempt ended; False when Slurm does not say yet: look again."""
@@ -239,7 +261,9 @@ class Ends:
     async def _write_end(self, state: AttemptState, told: Told, end: End, how: str, found: Detection | None) -> None:
         record = told.record.model_dump(mode="json") if told.record else None
         body = {"how": how, "end": end.value, "record": record}
-        entry = self._site.entry(f"{told.attempt.key}/ended", RowKind.ATTEMPT_ENDED, body, state.attempt)
+        nth = f"~{state.ends}" if state.ends else ""
+        entry = self._site.entry(f"{told.attempt.key}/ended{nth}", RowKind.ATTEMPT_ENDED, body, state.attempt)
+        found = found and found.model_copy(update={"id": f"{found.id}{nth}"})
         over = state.model_copy(update={"running": False, "ended_at": self._site.clock()})
         await self.write((entry,), (over,), found, state.attempt)
 

@@ -166,6 +166,7 @@ class Following:
         if steps and not self._counts(path, now, policy):
             marks = [mark for mark in marks if not isinstance(mark, StepMark)]
             steps = []
+        self._saved(marks, now)
         signs = [sign for mark in marks if (sign := _sign(mark))]
         if live:
             rhythm = with_signs(self.learnt.rhythm, (now - self.arrival).total_seconds(), signs)
@@ -238,6 +239,18 @@ class Following:
         seconds = timedelta(seconds=1.5 * (self.learnt.rhythm.step_seconds or 0.0))
         if self.steps_after_fatal >= FATAL_STEPS or now - self.fatal.at >= max(FATAL_IN_FLIGHT, seconds):
             self._doomed(None)
+
+    def _saved(self, marks: list[Mark], now: datetime) -> None:
+        """Note the newest step at which a line says that a checkpoint was written, all of it."""
+        step, saved = self.progress.last_step, None
+        for mark in marks:
+            if isinstance(mark, StepMark):
+                step = mark.step
+            elif isinstance(mark, PhaseMark) and mark.saved:
+                saved = step
+        if saved is not None and saved > (self.progress.saved_step if self.progress.saved_step is not None else -1):
+            self.progress = self.progress.model_copy(update={"saved_step": saved, "saved_at": now})
+            self.moved = True
 
     def _numbers(self, marks: list[Mark]) -> dict[str, Any]:
         """What is learnt from comparing the attempt with itself: its pace, its losses."""

@@ -14,8 +14,10 @@ from temporalio import activity
 
 from relight.activities import contracts as c
 from relight.activities.agent_faults import AgentFaults
+from relight.activities.care_history import scores
 from relight.activities.confirm import NEVER_SEEN, Sights, heard_again, no_agents
 from relight.activities.flight_dumps import flight_dumps
+from relight.activities.guard_standing import standing as standing_of_guard
 from relight.activities.records import save
 from relight.activities.sights import blind_now
 from relight.activities.site import Site, beating, poll
@@ -24,14 +26,19 @@ from relight.attribution.catalogue import load
 from relight.attribution.engine import diagnose
 from relight.attribution.scanner import Scanner
 from relight.attribution.sources import Context, LogSource, PriorFailure, Seat
+from relight.clients import lineages
 from relight.clients.logs import LogError
 from relight.domain.attempts import Attempt, AttemptState, Progress
+from relight.domain.base import canonical_json, short_hash
 from relight.domain.detectors import unread_outputs
 from relight.domain.diagnosis import Diagnosis
 from relight.domain.evidence import Detection, Evidence, Source
+from relight.domain.exclusions import Exclusion, standing
+from relight.domain.fresh import fresh_submission
 from relight.domain.hands import Hand, not_launched_on, requeued
 from relight.domain.incidents import Incident, Outcome, Phase
 from relight.domain.ledger import RowKind
+from relight.domain.plan import Restart
 from relight.domain.policy import Situation, Verdict, decide, successors
 from relight.domain.progress import witness
 from relight.domain.ranks import rank_nodes
@@ -41,6 +48,8 @@ from relight.domain.step_outputs import step_outputs
 from relight.domain.watching import lost_nodes
 from relight.domain.wishes import wishes
 
+MOST_LEMONS = 64
+"""Nodes whose history is looked through for one plan."""
 MAX_KERNEL_LOGS = 256
 """Nodes whose kernel log is read for one incident: of a larger job, the suspects first."""
 SETTLES_WITHIN = timedelta(seconds=30)
@@ -66,7 +75,7 @@ class Investigate:
         """Read the attempt's outputs, its nodes' kernel logs and what Slurm says, and rank the causes."""
         attempt = await self._site.attempt(arg.incident.attempt)
         progress = await self._site.progress(attempt.key)
-        record = await self._site.record(attempt.key.job_id)
+        record = await self._site.record_of(attempt)
         nodes = await self._site.slurm.nodes()
         starts = {path: position.start for path, position in progress.files.items()}
         named = {path: PurePosixPath(path).name for path in attempt.outputs}
@@ -129,7 +138,9 @@ class Investigate:
         return sources, unreadable
 
     async def _earlier(self, incident: c.IncidentRef, attempt: Attempt) -> tuple[Incident, ...]:
-        rows = await self._site.ledger.incidents(cluster=self._site.cluster, lineage=attempt.lineage, limit=20)
+        rows = await self._site.ledger.incidents(
+            cluster=self._site.cluster, lineage=attempt.lineage, limit=lineages.MOST_INCIDENTS
+        )
         # Those of this very attempt are no earlier failures: a hang that was left alone until it crashed, say.
         others = (i for i in rows if i.attempt != incident.attempt)
         real = (i for i in others if not i.open and i.outcome is not Outcome.NOT_CONFIRMED)
@@ -139,11 +150,21 @@ class Investigate:
         """The job as it is, once Slurm says how it ended: 22.05 hides that for as long as an Epilog takes."""
         until = self._site.clock() + SETTLES_WITHIN
         while True:
-            record = await self._site.record(attempt.key.job_id)
+            record = await self._site.record_of(attempt)
             hidden = record is not None and record.state is JobState.UNKNOWN and not requeued(attempt, record)
             if not hidden or self._site.clock() >= until:
                 return record
             await poll(self._site, LOOK_AGAIN)
+
+    async def _lemons(
+        self, attempt: Attempt, diagnosis: Diagnosis, exclusions: tuple[Exclusion, ...]
+    ) -> dict[str, float]:
+        """How bad the history is of nodes that may be kept out; asked only where there is an order to them."""
+        cause = diagnosis.verdict
+        named = {*cause.drain_nodes, *cause.implicated.nodes} & {*attempt.record.nodes}
+        nodes = named | {each.node for each in exclusions}
+        found = await scores(self._site, sorted(nodes)[:MOST_LEMONS]) if len(nodes) > 1 else {}
+        return {node: score.value for node, score in found.items()}
 
     @activity.defn(name=c.PLAN.name)
     async def plan(self, arg: c.PlanInput) -> Verdict:
@@ -160,6 +181,11 @@ class Investigate:
         mine = {attempt.record.partition} if attempt.record.partition else set()
         # What was not launched has written nothing that could be missed.
         unread = () if not_launched_on(attempt, record, nodes) else unread_outputs(attempt, arg.diagnosis.unreadable)
+        ruled = self._site.policy_for(attempt.record)
+        earlier = await self._earlier(arg.incident, attempt)
+        listed = (record or attempt.record).excluded_nodes
+        own = await lineages.own_exclusions(self._site.ledger, attempt)
+        exclusions = standing(own, earlier, listed, attempt.key.job_id, ruled.policy.exclusions_expire)
         situation = Situation(
             attempt=attempt,
             kind=arg.detection.kind,
@@ -170,14 +196,19 @@ class Investigate:
             ended_at=_ended_at(state, record),
             nodes=tuple(n for n in nodes if not mine or mine & set(n.partitions)),
             successors=tuple(job.display_id for job in successors(attempt, jobs, state.successors)),
-            earlier=await self._earlier(arg.incident, attempt),
+            earlier=earlier,
+            marks=await lineages.marks(self._site.ledger, await lineages.attempts_of(self._site.ledger, attempt)),
+            exclusions=exclusions,
+            lemons=await self._lemons(attempt, arg.diagnosis, exclusions),
             witness=witness(arg.detection),
+            guard=await standing_of_guard(self._site),
+            began=arg.detection.detected_at,
             blind=(*unseen, *unread),
             requeues=await self._site.requeues(attempt) if limit is not None else 0,
         )
-        ruled = self._site.policy_for(attempt.record)
-        made_by = {"policy_version": ruled.version, "policy_rules": ruled.rules}
+        made_by = {"policy_version": ruled.version, "policy_rules": ruled.rules, "approvers": self._site.approvers}
         verdict = decide(situation, arg.diagnosis, ruled.policy).model_copy(update=made_by)
+        verdict = grounded(verdict, arg.diagnosis, fresh_submission(arg.incident.id, attempt, verdict.plan.exclude))
         body = {"digest": verdict.plan.digest, **verdict.model_dump(mode="json")}
         update = {"phase": Phase.PLANNING, "plan": verdict.plan, "mode": verdict.mode}
         await save(self._site, arg.incident, "plan", RowKind.PLANNED, body, **update)
@@ -233,6 +264,16 @@ def _prior(incident: Incident, diagnosis: Diagnosis) -> PriorFailure:
         nodes=cause.implicated.nodes,
         outcome=str(incident.outcome or ""),
     )
+
+
+def grounded(verdict: Verdict, diagnosis: Diagnosis, fresh: str) -> Verdict:
+    """The verdict, its plan bound to what it rests on, with what a person can do when Slurm has forgotten the job."""
+    cause = diagnosis.verdict
+    seen = [evidence.model_dump(mode="json") for evidence in cause.evidence]
+    rests_on = {"policy": verdict.policy_version, "cause": cause.signature, "evidence": seen}
+    forgotten = verdict.plan.restart is Restart.REQUEUE or verdict.outcome is Outcome.EXPIRED
+    update = {"basis": short_hash(canonical_json(rests_on), 16), "fresh": fresh if forgotten else ""}
+    return verdict.model_copy(update={"plan": verdict.plan.model_copy(update=update)})
 
 
 MAX_HYPOTHESES = 4

@@ -3,6 +3,7 @@
 from typing import Any
 
 from relight.activities.contracts import Done, IncidentRef
+from relight.activities.guard_standing import check_write
 from relight.activities.records import row
 from relight.activities.site import Site
 from relight.domain.ledger import Change, Entry, RowKind
@@ -31,7 +32,12 @@ class Mutation:
         return None, await self._site.ledger.has(self._id("intent"))
 
     async def intend(self, what: dict[str, Any], node: str = "") -> None:
-        """Write down what is about to be done. A failure here stops the mutation."""
+        """Write down what is about to be done. A failure here stops the mutation.
+
+        Raises:
+            StoppedError: a kill switch, and for nodes a pause or the breaker, stands against it; never for an undo.
+        """
+        await check_write(self._site, str(what.get("what", "")), node)
         await self._site.ledger.commit(Change(entries=(self._entry(RowKind.INTENT, "intent", what, node),)))
 
     async def effect(self, done: Done, node: str = "") -> Done:

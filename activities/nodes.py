@@ -3,15 +3,23 @@
 from temporalio import activity
 
 from relight.activities import contracts as c
+from relight.activities.approved import lapsed
+from relight.activities.guard import newer
+from relight.activities.leaves import on_record
 from relight.activities.mutations import Mutation
 from relight.activities.records import row
 from relight.activities.restart import ReadBackError
 from relight.activities.site import Site
 from relight.clients.slurm import AmbiguousWriteError, SlurmUnavailableError
+from relight.domain.base import clip
+from relight.domain.guard import NodeAct
 from relight.domain.incidents import Outcome, node_mark, node_reason
 from relight.domain.ledger import Change, RowKind
 from relight.domain.policy import Policy
 from relight.domain.slurm import NodeRecord
+
+MOST_NAME = 100
+"""Characters of a node's name that a row keeps: what asks may send anything."""
 
 
 class NodeActs:
@@ -38,14 +46,20 @@ class NodeActs:
 
     @activity.defn(name=c.RECORD_LEAVE.name)
     async def record_leave(self, arg: c.LeaveInput) -> c.Nothing:
-        """Write down grant or refusal."""
-        ref, node = arg.request.incident, arg.leave.node
+        """Write down grant or refusal, and in the same transaction how the guard stands with it."""
+        ref, node = arg.request.incident, clip(arg.leave.node, MOST_NAME)
         body = {
-            "leave": arg.leave.model_dump(mode="json"),
+            "leave": arg.leave.model_copy(update={"node": node}).model_dump(mode="json"),
             "evidence": [e.model_dump(mode="json") for e in arg.request.evidence],
         }
-        entry = row(self._site, ref, f"leave-{node}", RowKind.LEAVE, body, node=node)
-        await self._site.ledger.commit(Change(entries=(entry,)))
+        if arg.grant:
+            body["grant"] = arg.grant.model_dump(mode="json")
+        if arg.undrained_at:
+            body["undrained_at"] = arg.undrained_at.isoformat()
+        cursors = await newer(self._site, arg.standing) if arg.standing else {}
+        # By the answer, not by the node: the same incident may ask again.
+        entry = row(self._site, ref, f"leave-{node}", RowKind.LEAVE, body, phase=arg.answer or "done", node=node)
+        await self._site.ledger.commit(Change(entries=(entry,), cursors=cursors))
         return c.Nothing()
 
     @activity.defn(name=c.DRAIN.name)
@@ -61,6 +75,10 @@ class NodeActs:
         if stop:
             return await mutation.effect(stop, arg.node)
         if not node.draining:
+            if void := lapsed(self._site, arg.approved_until):
+                return await mutation.effect(void, arg.node)
+            if not await on_record(self._site, arg.incident, arg.node, NodeAct.DRAIN):
+                return await mutation.effect(self._done("no leave is on record", Outcome.EXPIRED), arg.node)
             if not meant:
                 await mutation.intend({"what": "drain", "reason": reason}, arg.node)
             await self._write(arg.node, reason)

@@ -6,27 +6,34 @@ from pathlib import Path
 from temporalio import activity
 
 from relight.activities import contracts as c
+from relight.activities.approved import lapsed
 from relight.activities.mutations import Mutation
 from relight.activities.records import row
 from relight.activities.site import Site, poll
+from relight.activities.start_time import StartTime
+from relight.clients.lineages import own_exclusions
 from relight.clients.logs import LogError, LogNotFoundError
-from relight.clients.slurm import AmbiguousWriteError, RefusedError
+from relight.clients.slurm import AmbiguousWriteError, RefusedError, SlurmUnavailableError
+from relight.domain import forgotten
 from relight.domain.attempts import Attempt
 from relight.domain.confirmation import moved_since
 from relight.domain.evidence import Interruption
+from relight.domain.exclusions import ALLOW, EXCLUDE, shown
+from relight.domain.forgotten import Unqueued, unqueued
 from relight.domain.hands import held, held_by_slurm, requeued
 from relight.domain.incidents import Outcome
 from relight.domain.ledger import Change, RowKind
 from relight.domain.policy import successors
-from relight.domain.slurm import JobRecord, JobState
+from relight.domain.slurm import JobFlag, JobRecord, JobState
 from relight.domain.step_outputs import step_outputs
 from relight.domain.watching import alive
 
 LOOK_AGAIN = timedelta(seconds=0.25)
-LOOK_SLOWLY = timedelta(seconds=2)
 READ_BACK_WITHIN = timedelta(seconds=20)
 AFTER_REQUEUE = timedelta(seconds=2)
 """A start time set in the same second as the requeue can end the job as FAILED (seen): wait this long."""
+NOT_SLURMS_OWN = timedelta(minutes=30)
+"""A begin time so far ahead was set by a person: after a requeue Slurm's own is `cred_expire`, 120 s by default."""
 STUCK_MARGIN = timedelta(seconds=30)
 
 
@@ -76,11 +83,13 @@ class Restart:
         done, meant = await mutation.before()
         if done:
             return done
-        record = await self._site.record(attempt.key.job_id)
+        record = await self._site.record_of(attempt)
         stop = await self._must_not_requeue(attempt, record, arg, meant=meant)
         if stop:
             return await mutation.effect(stop)
         if record is None or not requeued(attempt, record):
+            if void := lapsed(self._site, arg.approved_until):
+                return await mutation.effect(void)
             what = {"what": "requeue", "job": attempt.key.job_id, "plan": arg.plan.digest}
             await mutation.intend(what)
             theirs = await self._write_requeue(attempt, meant=meant)
@@ -99,7 +108,7 @@ class Restart:
         except RefusedError:
             # Slurm refuses to requeue a job that is pending already: then somebody was faster, unless an earlier
             # try of ours was. Any other refusal stands.
-            record = await self._site.record(attempt.key.job_id)
+            record = await self._site.record_of(attempt)
             if record is None or not requeued(attempt, record):
                 raise
             if not meant:
@@ -149,7 +158,7 @@ class Restart:
         """The record once Slurm's own mark of the requeue shows: SubmitTime moved, or the restart count grew."""
         until = self._site.clock() + READ_BACK_WITHIN
         while True:
-            record = await self._site.record(attempt.key.job_id)
+            record = await self._site.record_of(attempt)
             if record and requeued(attempt, record):
                 return record
             if self._site.clock() > until:
@@ -162,23 +171,26 @@ class Restart:
     async def exclude(self, arg: c.ExcludeInput) -> c.Done:
         """Merge our nodes into the user's own ExcNodeList, or take ours back."""
         attempt = await self._site.attempt(arg.incident.attempt)
-        verb = "allow" if arg.take_back else "exclude"
+        verb = ALLOW if arg.take_back else EXCLUDE
         mutation = self._mutation(arg.incident, attempt, f"{verb}-{','.join(arg.nodes)}"[:120])
         done, _meant = await mutation.before()
         if done:
             return done
-        record = await self._site.record(attempt.key.job_id)
+        record = await self._site.record_of(attempt)
         if record is None:
             return await mutation.effect(self._done("Slurm no longer knows the job", Outcome.EXPIRED))
-        if record.state is JobState.CANCELLED:
-            return await mutation.effect(self._done("the job was cancelled", Outcome.OVERRIDDEN))
-        if record.running:
-            return await mutation.effect(self._done("the job runs already: exclusions cannot be changed"))
-        users_own = set(attempt.record.excluded_nodes)
+        if moot := self._exclusions_are_moot(attempt, record):
+            return await mutation.effect(moot)
         now = set(record.excluded_nodes)
-        wanted = now - (set(arg.nodes) - users_own) if arg.take_back else now | set(arg.nodes)
-        if wanted != now:
-            await mutation.intend({"what": verb, "job": record.job_id, "nodes": sorted(arg.nodes)})
+        if arg.take_back:
+            wanted = now - (set(arg.nodes) & set(await own_exclusions(self._site.ledger, attempt)))
+        else:
+            wanted = now | set(arg.nodes)
+        changed = sorted(wanted ^ now)
+        if changed:
+            until = {node: arg.until[node].isoformat() for node in changed if node in arg.until}
+            what = {"what": verb, "job": record.job_id, "nodes": changed}
+            await mutation.intend(what | ({"until": until} if until else {}))
             try:
                 await self._site.slurm.exclude(record.job_id, tuple(sorted(wanted)))
             except RefusedError as error:
@@ -189,27 +201,42 @@ class Restart:
                 return await mutation.effect(self._done("the job runs already: exclusions cannot be changed"))
         if set(record.excluded_nodes) != wanted:
             raise ReadBackError(f"ExcNodeList reads {record.excluded_nodes}, not {sorted(wanted)}")
-        return await mutation.effect(self._done(f"ExcNodeList={','.join(sorted(wanted))}"))
+        return await mutation.effect(self._done(shown(wanted)))
+
+    def _exclusions_are_moot(self, attempt: Attempt, record: JobRecord) -> c.Done | None:
+        if record.state is JobState.CANCELLED:
+            return self._done("the job was cancelled", Outcome.OVERRIDDEN)
+        if unqueued(attempt, record):
+            return self._done(forgotten.told(record))  # the wait for its end goes on from there
+        return self._done("the job runs already: exclusions cannot be changed") if record.running else None
 
     @activity.defn(name=c.AWAIT_ENDED.name)
     async def await_ended(self, arg: c.AwaitEndedInput) -> c.Ended:
         """Wait until COMPLETING is gone and the requeue is old enough for a start time to hold."""
         attempt = await self._site.attempt(arg.incident.attempt)
         facts = await self._site.slurm.facts()
-        started = self._site.clock()
+        started = arg.since or self._site.clock()
         ready = (arg.requeued_at or started) + (AFTER_REQUEUE if arg.requeued_at else timedelta(0))
         limit = facts.kill_wait + facts.unkillable_step_timeout + STUCK_MARGIN
-        told = False
+        told = arg.since is not None
+        unqueued = Unqueued()
         while True:
-            record = await self._site.record(attempt.key.job_id)
+            record = await self._site.record_of(attempt)
             if record is None:
                 return self._ended(started, "Slurm no longer knows the job", Outcome.EXPIRED)
             if record.state is JobState.CANCELLED:
                 return self._ended(started, "the job was cancelled", Outcome.OVERRIDDEN)
+            unqueued = unqueued.seen(attempt, record, self._site.clock())
+            if arg.requeued_at and unqueued.forgotten(self._site.clock()):
+                return c.Ended(completing=self._site.clock() - started, forgotten=True, text=forgotten.told(record))
             if not record.completing and requeued(attempt, record):
                 break
             if not told and self._site.clock() - started > limit:
-                told = await self._say_stuck(arg.incident, attempt)
+                stuck, text = await self._say_stuck(arg.incident, attempt)
+                told = True
+                if arg.tell_stuck and stuck:
+                    length = self._site.clock() - started
+                    return c.Ended(completing=length, stuck_nodes=stuck, since=started, text=text)
             await poll(self._site, LOOK_AGAIN)
         completing = self._site.clock() - started
         text = f"the old attempt ended after {completing.total_seconds():.1f} s"
@@ -219,19 +246,27 @@ class Restart:
         wait = (ready - self._site.clock()).total_seconds()
         if wait > 0:
             await self._site.sleep(wait)
-        return c.Ended(completing=completing, text=text)
+        lingering = await self._completing(attempt) if arg.tell_stuck else ()
+        return c.Ended(completing=completing, text=text, lingering=lingering, since=self._site.clock())
 
     def _ended(self, started: datetime, text: str, outcome: Outcome) -> c.Ended:
         return c.Ended(completing=self._site.clock() - started, outcome=outcome, text=text)
 
-    async def _say_stuck(self, ref: c.IncidentRef, attempt: Attempt) -> bool:
+    async def _say_stuck(self, ref: c.IncidentRef, attempt: Attempt) -> tuple[tuple[str, ...], str]:
         """COMPLETING past all limits is a state of its own: name the nodes, propose `down`, go on waiting."""
-        nodes = await self._site.slurm.nodes()
-        stuck = [n.name for n in nodes if n.name in attempt.record.nodes and "COMPLETING" in n.flags]
+        stuck = await self._completing(attempt)
         text = f"still completing on {', '.join(stuck) or 'unknown nodes'}: a person may set them down"
-        entry = row(self._site, ref, "stuck", RowKind.NOTE, {"text": text, "nodes": stuck})
+        entry = row(self._site, ref, "stuck", RowKind.NOTE, {"text": text, "nodes": list(stuck)})
         await self._site.ledger.commit(Change(entries=(entry,)))
-        return True
+        return stuck, text
+
+    async def _completing(self, attempt: Attempt) -> tuple[str, ...]:
+        """The attempt's nodes that are still completing; none where that cannot be read now."""
+        try:
+            nodes = await self._site.slurm.nodes()
+        except SlurmUnavailableError:
+            return ()
+        return tuple(n.name for n in nodes if n.name in attempt.record.nodes and "COMPLETING" in n.flags)
 
     @activity.defn(name=c.RELEASE.name)
     async def release(self, arg: c.ActInput) -> c.Done:
@@ -244,7 +279,7 @@ class Restart:
             return done
         until, refused = self._site.clock() + READ_BACK_WITHIN, None
         while True:
-            record = await self._site.record(job_id)
+            record = await self._site.record_of(attempt)
             over = self._release_is_over(attempt, record, meant=meant)
             if over:
                 return await mutation.effect(over)
@@ -286,7 +321,7 @@ class Restart:
 
     @activity.defn(name=c.START.name)
     async def start(self, arg: c.ActInput) -> c.Done:
-        """Set StartTime=now, so that the job need not wait out Slurm's begin delay (121 s by default)."""
+        """Set StartTime: now, so that the job need not wait out Slurm's begin delay (121 s by default), or later."""
         attempt = await self._site.attempt(arg.incident.attempt)
         mutation = self._mutation(arg.incident, attempt, "start")
         done, meant = await mutation.before()
@@ -294,49 +329,47 @@ class Restart:
             return done
         until = self._site.clock() + READ_BACK_WITHIN
         while True:
-            record = await self._site.record(attempt.key.job_id)
-            stop = self._start_is_moot(record)
+            record = await self._site.record_of(attempt)
+            stop = self._start_is_moot(attempt, record)
             if stop:
                 return await mutation.effect(stop)
             if record is not None and record.state is JobState.UNKNOWN:
                 raise ReadBackError(f"the state of job {attempt.key.job_id} is not known")
+            begin = StartTime(self._site, attempt, arg.not_before)
+            if record is not None and not meant and (theirs := self._put_off(record)):
+                return await mutation.effect(theirs)
             if not meant:
-                await mutation.intend({"what": "start", "job": attempt.key.job_id})
+                later = {"not_before": arg.not_before.isoformat()} if arg.not_before else {}
+                await mutation.intend({"what": "start", "job": attempt.key.job_id, **later})
                 meant = True
-            await self._write_start(attempt.key.job_id)
-            if await self._begin_delay_gone(attempt.key.job_id):
-                return await mutation.effect(self._done("Slurm may start it at once"))
+            if await begin.write():
+                return await mutation.effect(self._done(begin.text))
             if self._site.clock() > until:
                 # Slurm's own begin delay starts the job all the same: that is the dead man's switch.
                 return await mutation.effect(self._done("Slurm keeps its begin delay; the job starts by itself"))
 
-    def _start_is_moot(self, record: JobRecord | None) -> c.Done | None:
+    def _start_is_moot(self, attempt: Attempt, record: JobRecord | None) -> c.Done | None:
         if record is None:
             return self._done("Slurm no longer knows the job", Outcome.EXPIRED)
+        if unqueued(attempt, record):
+            return self._done(forgotten.told(record))  # the wait for the next attempt goes on from there
         if record.state is JobState.RUNNING:
             return self._done("the job runs already")
         if record.state not in {JobState.PENDING, JobState.UNKNOWN}:
             return self._done(f"the job is {record.state} now", Outcome.OVERRIDDEN)
+        if JobFlag.RESV_DEL_HOLD in record.flags:
+            return self._done("Slurm holds the job, as its reservation has ended")
         return self._held(record) if held(record) else None
+
+    def _put_off(self, record: JobRecord) -> c.Done | None:
+        """Somebody has set a begin time since the requeue: Slurm's own delay is never so long."""
+        begin = record.eligible_time
+        if begin is None or begin - self._site.clock() < NOT_SLURMS_OWN:
+            return None
+        return self._done(f"somebody has put the job off until {begin:%Y-%m-%d %H:%M:%S} UTC: it starts then")
 
     def _held(self, record: JobRecord) -> c.Done:
         return self._done(f"the job is held ({record.why}): whoever held it releases it", Outcome.OVERRIDDEN)
-
-    async def _write_start(self, job_id: int) -> None:
-        try:
-            await self._site.slurm.start_now(job_id)
-        except (AmbiguousWriteError, RefusedError) as error:
-            activity.logger.info("StartTime of job %d: %s", job_id, error)
-
-    async def _begin_delay_gone(self, job_id: int) -> bool:
-        """Look until Slurm's next scheduling pass, 2 s at most: an Epilog that ends just now sets the delay anew."""
-        until = self._site.clock() + LOOK_SLOWLY
-        while self._site.clock() < until:
-            record = await self._site.record(job_id)
-            if record is None or record.state is not JobState.PENDING or record.reason != "BeginTime":
-                return True
-            await self._site.sleep(LOOK_AGAIN.total_seconds())
-        return False
 
     @activity.defn(name=c.CANCEL.name)
     async def cancel(self, arg: c.ActInput) -> c.Done:
@@ -346,13 +379,15 @@ class Restart:
         done, meant = await mutation.before()
         if done:
             return done
-        record = await self._site.record(attempt.key.job_id)
+        record = await self._site.record_of(attempt)
         if record is None or not alive(attempt.key, record):
             state = record.state if record else "no longer known"
             return await mutation.effect(self._done(f"nothing to cancel: the job is {state}"))
         moved = await self._moved_on(attempt, arg) if arg.detection.kind is Interruption.HANG else None
         if moved:
             return await mutation.effect(moved)
+        if void := lapsed(self._site, arg.approved_until):
+            return await mutation.effect(void)
         if not meant:
             await mutation.intend({"what": "cancel", "job": record.job_id})
         await self._site.slurm.cancel(record.job_id)
@@ -361,5 +396,5 @@ class Restart:
             if self._site.clock() > until:
                 raise ReadBackError(f"job {attempt.key.job_id} still runs after scancel")
             await self._site.sleep(LOOK_AGAIN.total_seconds())
-            record = await self._site.record(attempt.key.job_id)
+            record = await self._site.record_of(attempt)
         return await mutation.effect(self._done("cancelled"))

@@ -18,11 +18,13 @@ from relight.clients.metrics import GpuMetrics
 from relight.clients.reach import Reach
 from relight.clients.slurm import JobNotFoundError, NodeControl, Slurm, SlurmError
 from relight.domain.attempts import Attempt, AttemptKey, AttemptState, Progress, progress_cursor
+from relight.domain.endings import another_job
 from relight.domain.evidence import Detection
 from relight.domain.hands import Hand, own_row, requeued, whose_hand
 from relight.domain.ledger import Entry, RowKind
 from relight.domain.policy import Policy
 from relight.domain.policy_rules import InForce, in_force, version_of
+from relight.domain.rights import Approver
 from relight.domain.slurm import ENDED, JobRecord, JobState, NodeRecord
 
 MOST_ATTEMPTS = 1000
@@ -52,13 +54,18 @@ class Site:
     catalogue: tuple[Path, ...] = ()
     formats: tuple[Path, ...] = ()
     """The site's own files of progress formats."""
-    approval_key: Path | None = None
+    approvers: tuple[Approver, ...] = ()
+    """Whose signatures count where people must approve."""
     named: Callable[[JobRecord], tuple[str, ...]] = as_files
     """How a job's outputs are named in `logs` (`Attempt.logs`)."""
     reach: Reach | None = None
     """Asks nodes' slurmd; None where this machine is not in the cluster's own network."""
     metrics: GpuMetrics | None = None
     """What DCGM's exporters show; None where that is not read."""
+    platform_repairs: bool = False
+    """Whether the platform reboots or replaces a node by its reason (`care.reasons: hyperpod`)."""
+    kill_switch: Path | None = None
+    """While this file is there, nothing is touched; None: there is no such file on this site."""
     detectors: Detectors = field(init=False)
     policy_problem: str = field(init=False, default="")
     """Why a newer policy of the settings file is not in force; empty: it is, or there is none."""
@@ -92,6 +99,11 @@ class Site:
         except JobNotFoundError:
             return None
         return await self.settled(record)
+
+    async def record_of(self, attempt: Attempt) -> JobRecord | None:
+        """The attempt's job as slurmctld shows it now; None also where its id is another job's by now."""
+        record = await self.record(attempt.key.job_id)
+        return None if record is not None and another_job(attempt, record) else record
 
     async def settled(self, record: JobRecord) -> JobRecord:
         """The record with its final state, where 22.05 hides that behind COMPLETING and accounting knows it (seen)."""

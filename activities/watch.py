@@ -164,10 +164,16 @@ class Watch:
         for ended in found.ended:
             settled = await self._ends.attempt_ended(running[ended.attempt.key], ended, look)
             unsettled = unsettled or not settled
+        for attempt, record in found.again:
+            await self._ends.attempt_again(running[attempt.key], record)
         for record in found.started:
             key = attempt_key(self._site.cluster, record)
-            if self._looked_after(record) and not await self._site.known(key):
+            if not self._looked_after(record):
+                continue
+            if (state := await self._site.known(key)) is None:
                 await self._ends.attempt_seen(record, key)
+            elif not state.running:
+                await self._ends.attempt_again(state, record)
         await self._unseen(look)
         self._settling = self._settling + 1 if unsettled else 0
         # Without what is still to be looked up in accounting: another process would go on from there.

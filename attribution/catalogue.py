@@ -59,6 +59,7 @@ FILES = tuple(
         "numerics",
         "user_code",
         "scheduler",
+        "general",
     )
 )
 """The shipped files, in this order: of equal candidates the earlier signature comes first."""

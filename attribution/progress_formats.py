@@ -134,6 +134,8 @@ class PhaseFormat(Named):
     phase: Phase
     begins: Pattern | None = None
     ends: Pattern | None = None
+    saved: bool = False
+    """Whether `ends` says that all of a checkpoint is written: not where it is scheduled, or one file of several."""
 
 
 class Bars(Value, extra="forbid"):

@@ -78,6 +78,8 @@ class PhaseMark(Origin):
 
     phase: Phase
     edge: Edge
+    saved: bool = False
+    """Whether the line says that a checkpoint has been written, all of it."""
 
 
 Mark = StepMark | Measured | PhaseMark

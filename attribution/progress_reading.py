@@ -142,7 +142,7 @@ class PhaseForm:
 
     def __init__(self, form: PhaseFormat) -> None:
         """Compile a format."""
-        self._phase = form.phase
+        self._phase, self._saved = form.phase, form.saved
         edges = ((Edge.ENDS, form.ends), (Edge.BEGINS, form.begins))
         self._edges = tuple((edge, re.compile(pattern)) for edge, pattern in edges if pattern)
         self.shaped = shaped(form.begins, form.ends)
@@ -158,7 +158,8 @@ class PhaseForm:
     def hit(self, line: str, found: tuple[int, Edge]) -> Hit | None:
         """The phase."""
         at, edge = found
-        return Hit(at, PhaseMark(phase=self._phase, edge=edge, **origin(line[:at])))
+        saved = self._saved and edge is Edge.ENDS
+        return Hit(at, PhaseMark(phase=self._phase, edge=edge, saved=saved, **origin(line[:at])))
 
 
 class _Bar(NamedTuple):

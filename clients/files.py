@@ -68,6 +68,12 @@ class Files(Protocol):
     def place(self, folder: str) -> Hashable:
         """The same value for each path that leads to this folder."""
 
+    def space(self, folder: str) -> tuple[int, int, int | None]:
+        """Of its file system: bytes that a user may still write, bytes in all, and files that may still be made.
+
+        None where it does not count files. A quota shows in it only where the file system sees to that.
+        """
+
 
 class LocalFiles:
     """Implements `Files` on this machine, its mounts included."""
@@ -100,6 +106,12 @@ class LocalFiles:
         """Device and inode."""
         there = os.stat(folder)  # noqa: PTH116
         return there.st_dev, there.st_ino
+
+    def space(self, folder: str) -> tuple[int, int, int | None]:
+        """What statvfs tells."""
+        told = os.statvfs(folder)
+        size = told.f_frsize or told.f_bsize
+        return told.f_bavail * size, told.f_blocks * size, told.f_favail if told.f_files else None
 
 
 class LocalFile:

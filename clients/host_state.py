@@ -109,6 +109,11 @@ class PathWatch:
             self._answered.set()
 
 
+def space(path: str) -> Space:
+    """What the path's file system says now; blocks for as long as that takes."""
+    return _space(path, os.statvfs)
+
+
 def _space(path: str, ask: Callable[[str], os.statvfs_result]) -> Space:
     try:
         found = ask(path)

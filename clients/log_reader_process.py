@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from relight.clients import log_reader as program
 from relight.clients.logs import LogUnreadableError
@@ -21,6 +21,14 @@ MOST_PATIENCE = 12
 """What did not answer is left alone for the time-out, twice that, ... up to so many times that."""
 
 
+class Asking(Protocol):
+    """A wish: a named tuple that goes to the process as JSON."""
+
+    @property
+    def path(self) -> str:
+        """The file or folder that is asked about."""
+
+
 class MountReader:
     """The process that reads one file system: started when it is needed, killed when it does not answer.
 
@@ -29,13 +37,21 @@ class MountReader:
         mount: a mount point of it.
         private: folders that are never read from.
         timeout: seconds for an answer.
+        python: which program, as arguments of Python.
     """
 
-    def __init__(self, place: str, mount: str, private: Iterable[str], timeout: float) -> None:
+    def __init__(
+        self,
+        place: str,
+        mount: str,
+        private: Iterable[str],
+        timeout: float,
+        python: Sequence[str] = ("-I", "-S", program.__file__),
+    ) -> None:
         self._place = place
         self._here = os.memfd_create("relight-reads")
         arguments = (mount, json.dumps(list(private)), str(self._here))
-        self._command = (sys.executable, "-I", "-S", program.__file__, *arguments)
+        self._command = (sys.executable, *python, *arguments)
         self._timeout = timeout
         self._process: asyncio.subprocess.Process | None = None
         self._killed = False
@@ -53,7 +69,7 @@ class MountReader:
         hangs = self._killed and self._process is not None and self._process.returncode is None
         return not hangs and not self._turn.locked() and _now() - self._asked > IDLE
 
-    async def ask(self, wishes: Sequence[program.Wish]) -> list[list[Any]]:
+    async def ask(self, wishes: Sequence[Asking]) -> list[list[Any]]:
         """The answers to the first of the wishes, or to all.
 
         Raises:
@@ -131,7 +147,7 @@ class MountReader:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
 
-    def _note(self, sent: Sequence[program.Wish]) -> None:
+    def _note(self, sent: Sequence[Asking]) -> None:
         """Leave what did not answer alone for a while: the file system, and for longer the file at which it hung.
 
         It may hang at that file alone, where something is mounted only once one looks.
@@ -153,7 +169,7 @@ _NOWHERE = program.HEADER.pack(2**32 - 1)
 _LEFT_OUT = ["unreadable", "the file system did not answer there"]
 
 
-async def _exchange(process: asyncio.subprocess.Process, wishes: Sequence[program.Wish]) -> list[list[Any]]:
+async def _exchange(process: asyncio.subprocess.Process, wishes: Sequence[Asking]) -> list[list[Any]]:
     if process.stdin is None or process.stdout is None:  # pragma: no cover
         raise EOFError("no pipes")
     request = json.dumps(wishes).encode()

@@ -1,5 +1,6 @@
 """Stateful stand-ins that live in memory. They ship: our tests and yours use the same ones."""
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
@@ -13,6 +14,7 @@ from relight.clients.slurm import (
     NodeNotFoundError,
     RefusedError,
     SlurmUnavailableError,
+    start_seconds,
 )
 from relight.domain.incidents import NODE_REASON_PREFIX
 from relight.domain.slurm import (
@@ -27,6 +29,7 @@ from relight.domain.slurm import (
     SlurmFacts,
     StepRecord,
 )
+from relight.domain.topology import Topology
 
 BEGIN_DELAY = timedelta(seconds=121)
 """How long a requeued job waits by default: `cred_expire` + 1 s (seen on 22.05, 24.11 and 26.05)."""
@@ -91,6 +94,7 @@ class MemorySlurm:
         self.scripts: dict[int, str] = {}
         self.cpu: dict[int, timedelta] = {}
         self.slurm_facts = SlurmFacts(version="24.11.5", cluster=cluster, accounting_storage="simulated")
+        self.slurm_topology = Topology()
         self.writes: list[Call] = []
         """Every call that was to change something, oldest first, refused ones included."""
         self.epilog = epilog
@@ -219,6 +223,10 @@ class MemorySlurm:
         """What a test has put into `cpu`."""
         return self._read("cpu_time", lambda: self.cpu.get(self._job(job_id).job_id))
 
+    async def topology(self) -> Topology:
+        """What a test has put into `slurm_topology`."""
+        return self._read("topology", lambda: self.slurm_topology)
+
     async def facts(self) -> SlurmFacts:
         """What a test has put into `slurm_facts`."""
         return self._read("facts", lambda: self.slurm_facts)
@@ -256,6 +264,27 @@ class MemorySlurm:
             self._schedule(self._put(job, eligible_time=self.clock()))
 
         self._write(Call("start_now", job_id), act)
+
+    async def start_after(self, job_id: int, wait: timedelta) -> None:
+        """StartTime=now+wait: a pending job runs by itself then; lost on one still COMPLETING."""
+        seconds = start_seconds(wait)
+
+        def act() -> None:
+            job = self._pending(job_id)
+            if not job.completing:
+                at = self.clock() + timedelta(seconds=seconds)
+                self._put(job, eligible_time=at, reason=job.reason if job.reason in _HELD else "BeginTime")
+
+        self._write(Call("start_after", job_id, (seconds,)), act)
+
+    async def depend(self, job_id: int, dependency: str) -> None:
+        """Replace the Dependency of a pending job, and judge it no further: it waits."""
+        shown = re.sub(r"(?=[,?]|$)", "(unfulfilled)", dependency)
+
+        def act() -> None:
+            self._put(self._pending(job_id), dependency=shown, reason="Dependency", reason_text="")
+
+        self._write(Call("depend", job_id, (dependency,)), act)
 
     async def hold(self, job_id: int) -> None:
         """Keep a job from starting; a running one runs on, and is held once it is queued again (seen)."""
@@ -331,6 +360,17 @@ class MemorySlurm:
             self._fail_jobs_on(node)
 
         self._write(Call("down", node, (reason,)), act)
+
+    async def action(self, node: str, word: str) -> None:
+        """Hand a drained node of ours to the platform's own repair."""
+
+        def act() -> None:
+            found = self._node(node)
+            if not (found.draining and found.reason.startswith(NODE_REASON_PREFIX) and found.state is NodeState.IDLE):
+                raise RefusedError(f"{node} is not drained by Relight and empty")
+            self._node_put(node, add={NodeFlag.FAIL}, reason=f"Action:{word}", by="root")
+
+        self._write(Call("action", node, (word,)), act)
 
     # How it works inside.
 

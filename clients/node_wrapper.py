@@ -63,6 +63,10 @@ class NodeWrapper:
         """Set a node that cannot end its jobs to DOWN, with a reason that begins with `relight:`."""
         await self._call("down", node, reason)
 
+    async def action(self, node: str, word: str) -> None:
+        """Hand a node that we drained, and that is empty, to the platform's own repair: `Reboot` or `Replace`."""
+        await self._call("action", node, word)
+
     async def _call(self, *words: str) -> None:
         try:
             done = await self._runner.run((*self._command, *words), self._timeout)

@@ -108,6 +108,18 @@ class GpuReading(NamedTuple):
     nvlink_crc_data: int | None = None
 
 
+class Card(NamedTuple):
+    """What names one GPU for who repairs it; empty: the driver does not say."""
+
+    gpu: str
+    """PCI address."""
+    number: int
+    """NVML's index."""
+    uuid: str = ""
+    serial: str = ""
+    model: str = ""
+
+
 class GpuEvent(NamedTuple):
     """Something that the driver reports by itself."""
 
@@ -203,6 +215,17 @@ class Nvml:
         found: int | None = self._ask(pynvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
         # Drivers before 535 know it by its former name.
         return self._ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle) if found is None else found
+
+    def cards(self) -> list[Card]:
+        """What names each GPU; of one that is out of reach there is no more than its address."""
+        return [Card(gpu, index, *self._names(handle)) for index, (handle, gpu) in enumerate(self._gpus)]
+
+    def _names(self, handle: Any) -> tuple[str, ...]:
+        calls = (pynvml.nvmlDeviceGetUUID, pynvml.nvmlDeviceGetSerial, pynvml.nvmlDeviceGetName) if handle else ()
+        try:
+            return tuple(str(self._ask(call, handle) or "") for call in calls)
+        except GpuLostError:
+            return ()
 
     def watch(self) -> None:
         """Ask for the events of all GPUs; only what happens after this is told."""

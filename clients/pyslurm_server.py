@@ -87,6 +87,7 @@ STEP = {"id": "id", "nodes": "allocated_nodes", "tasks": "ntasks", "start_time":
 CONFIG = (
     "version", "cluster_name", "min_job_age", "kill_wait_time", "unkillable_step_timeout", "slurmd_timeout",
     "accounting_storage_type", "accounting_store_flags", "job_requeue", "slurm_user_name",
+    "requeue_exit", "requeue_exit_hold",
 )  # fmt: skip
 
 LONGEST_PATH = 1000
@@ -254,6 +255,10 @@ class Operations:
     def start_now(self, job_id: int) -> list[Entry]:
         """Set the begin time."""
         return self._modify(job_id, begin_time=int(time.time()))
+
+    def start_after(self, job_id: int, seconds: int) -> list[Entry]:
+        """Set the begin time, so long from now."""
+        return self._modify(job_id, begin_time=int(time.time()) + seconds)
 
     def hold(self, job_id: int) -> list[Entry]:
         """Hold, as an administrator does."""

@@ -37,12 +37,15 @@ REFUSED = 126
 PATTERNS = {
     "<job>": r"[1-9][0-9]{0,9}",
     "<one>": r"[1-9][0-9]{0,9}(?:_[0-9]{1,10}|\+[0-9]{1,5})?",
+    "<pending>": r"[1-9][0-9]{0,9}(?:_[0-9]{1,10}|_\[[0-9][0-9,:-]{0,200}\]|\+[0-9]{1,5})?",
+    "<dependency>": r"[a-z]{1,32}(?:[:,?][a-z0-9_*+]{1,40}){0,200}",
     "<node>": r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}",
     "<nodes>": r"(?:[A-Za-z0-9][A-Za-z0-9_.-]{0,254}(?:,[A-Za-z0-9][A-Za-z0-9_.-]{0,254})*)?",
     "<json>": r"--json(?:=latest\+complex)?",
     "<columns>": r"%[A-Za-z](?:\|%[A-Za-z])*",
     "<fields>": r"[A-Za-z]+(?:,[A-Za-z]+)*",
     "<user>": r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}",
+    "<start>": r"now(?:\+[1-9][0-9]{0,5})?",
     "<reason>": r"relight:[^\x00-\x1f\x7f]{1,200}",
     "<folder>": r"/[^\x00-\x1f\x7f]{0,4000}",
 }
@@ -57,6 +60,7 @@ scontrol --version
 scontrol --all show <json> node
 scontrol --all show <json> node <node>
 scontrol show config
+scontrol show topology
 scontrol write batch_script <job> -
 sacct --duplicates --allocations --noheader --parsable2 --jobs=<job> --starttime=1970-01-01 --format=<fields>
 sstat --allsteps --noheader --parsable2 --jobs=<job> --format=<fields>
@@ -68,7 +72,8 @@ id -un
 WRITES = """
 scontrol requeue <one>
 scontrol update JobId=<one> ExcNodeList=<nodes>
-scontrol update JobId=<one> StartTime=now
+scontrol update JobId=<one> StartTime=<start>
+scontrol update JobId=<pending> Dependency=<dependency>
 scontrol hold <one>
 scontrol release <one>
 scancel <one>

@@ -1,5 +1,5 @@
 #!/usr/bin/python3 -I
-"""relight-node: drain, undrain or down one Slurm node, within narrow limits.
+"""relight-node: drain, undrain or down one Slurm node, or hand it to its platform's repair, within narrow limits.
 
 Relight's service runs with Slurm's Operator level, which cannot change nodes. An administrator installs this
 one file, owned by root, as /usr/local/sbin/relight-node (mode 0755). It imports nothing but the standard library
@@ -8,6 +8,8 @@ and trusts nothing that its caller says.
   relight-node drain NODE REASON     REASON is `relight:<incident>:<class>: text`, printable, at most 200 signs
   relight-node undrain NODE          only where the node's reason begins with `relight:`
   relight-node down NODE REASON      only while the node is completing, not responding, or drained by Relight
+  relight-node action NODE WORD      WORD is Reboot or Replace: only a node that Relight drained, with nothing on it,
+                                     gets State=FAIL and the reason Action:WORD; actions_per_hour must allow it
 
 Exit status: 0 done or already so, 1 failed, 2 usage, 3 refused, 4 no such node, 5 perhaps done: look first.
 
@@ -23,6 +25,7 @@ Settings, for this file as PREFIX/sbin/NAME: PREFIX/etc/NAME.conf where that exi
   slurm_conf = /etc/slurm/slurm.conf
   drains_per_hour = 1
   downs_per_hour = 4
+  actions_per_hour = 0
   state = /var/lib/relight-node/NAME.json
   timeout = 20
 """
@@ -50,12 +53,16 @@ REASON = re.compile(r"relight:([A-Za-z0-9][A-Za-z0-9._/+@-]{0,119}):([A-Za-z][A-
 LONGEST_REASON = 200
 OURS = "relight:"
 NOT_RESPONDING = "Not responding"
+BUSY = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
+WORDS = ("Reboot", "Replace")
+"""What a platform such as SageMaker HyperPod can be asked for."""
 HOUR = 3600.0
 DEFAULTS = {
     "scontrol": "/usr/bin/scontrol",
     "slurm_conf": "",
     "drains_per_hour": "1",
     "downs_per_hour": "4",
+    "actions_per_hour": "0",
     "state": "",
     "timeout": "20",
 }
@@ -108,12 +115,17 @@ class Node(NamedTuple):
 def parse_request(arguments: list[str]) -> Request:
     """Check the caller's words; nothing of them reaches Slurm otherwise."""
     action = arguments[0] if arguments else ""
-    wanted = {"drain": 3, "undrain": 2, "down": 3}.get(action)
+    wanted = {"drain": 3, "undrain": 2, "down": 3, "action": 3}.get(action)
     if wanted is None or len(arguments) != wanted:
-        raise Stop(USAGE, "usage: relight-node drain NODE REASON | undrain NODE | down NODE REASON")
+        usage = "drain NODE REASON | undrain NODE | down NODE REASON | action NODE Reboot|Replace"
+        raise Stop(USAGE, f"usage: relight-node {usage}")
     node, reason = arguments[1], arguments[2] if wanted == 3 else ""  # noqa: PLR2004
     if not NODE.fullmatch(node):
         raise Stop(USAGE, "not one plain node name")
+    if action == "action":
+        if reason not in WORDS:
+            raise Stop(USAGE, "the word must be Reboot or Replace")
+        return Request(action, node, f"Action:{reason}")
     good = len(reason) <= LONGEST_REASON and reason.isprintable() and REASON.fullmatch(reason)
     if wanted == 3 and not good:  # noqa: PLR2004
         raise Stop(USAGE, "the reason must read `relight:<incident>:<class>: text`, printable, at most 200 signs")
@@ -287,7 +299,7 @@ class Budget:
 
 
 class Wrapper:
-    """The three actions."""
+    """What can be done to a node."""
 
     def __init__(self, scontrol: Scontrol, budget: Budget) -> None:
         self.scontrol = scontrol
@@ -297,8 +309,8 @@ class Wrapper:
         """Do it, and return what was done."""
         with self.budget.locked():
             node = self.scontrol.node(request.node)
-            action = {"drain": self._drain, "undrain": self._undrain, "down": self._down}[request.action]
-            return action(request, node)
+            actions = {"drain": self._drain, "undrain": self._undrain, "down": self._down, "action": self._action}
+            return actions[request.action](request, node)
 
     def _drain(self, request: Request, node: Node) -> str:
         if node.foreign:
@@ -330,6 +342,16 @@ class Wrapper:
             raise Stop(REFUSED, "it answers, has nothing left to end, and is not drained by Relight")
         self._change(request, "State=DOWN", counts=not node.ours)
         return "down"
+
+    def _action(self, request: Request, node: Node) -> str:
+        if node.reason.startswith(request.reason):
+            return "asked for already"
+        if not (node.ours and node.drained):
+            raise Stop(REFUSED, f"not drained by Relight: {node.reason or 'no reason'}")
+        if node.states & BUSY:
+            raise Stop(REFUSED, "something is still on it")
+        self._change(request, "State=FAIL", counts=True)
+        return f"its platform is asked: {request.reason}"
 
     def _change(self, request: Request, state: str, *, counts: bool) -> None:
         now = time.time()
@@ -367,7 +389,7 @@ def main() -> int:
         settings = read_settings(settings_file(program))
         signal.signal(signal.SIGALRM, _late)
         signal.alarm(int(float(settings["timeout"]) * 3) + 1)
-        limits = {action: int(settings[f"{action}s_per_hour"]) for action in ("drain", "down")}
+        limits = {action: int(settings[f"{action}s_per_hour"]) for action in ("drain", "down", "action")}
         status, text = OK, Wrapper(Scontrol(settings), Budget(Path(settings["state"]), limits)).act(request)
     except Stop as stop:
         status, text = stop.status, str(stop)

@@ -15,9 +15,14 @@ A read that fails raises; it never returns an empty collection.
 """
 
 from datetime import timedelta
+from math import ceil
 from typing import Protocol
 
 from relight.domain.slurm import AccountingRow, JobRecord, NodeRecord, SlurmFacts, StepRecord
+from relight.domain.topology import Topology
+
+MOST_START_WAIT = timedelta(days=10)
+"""The longest that a job's start may be put off by `start_after`; relight-gate lets no more through."""
 
 
 class SlurmError(Exception):
@@ -104,6 +109,9 @@ class Slurm(Protocol):
     async def cpu_time(self, job_id: int) -> timedelta | None:
         """CPU time used so far by all tasks of the running job's steps, or None where Slurm does not say."""
 
+    async def topology(self) -> Topology:
+        """The cluster's failure domains as Slurm knows them; without any where it is told of no topology."""
+
     async def facts(self) -> SlurmFacts:
         """Version and the settings that decide how to act."""
 
@@ -115,6 +123,22 @@ class Slurm(Protocol):
 
     async def start_now(self, job_id: int) -> None:
         """Set StartTime=now on a pending job."""
+
+    async def start_after(self, job_id: int, wait: timedelta) -> None:
+        """Set StartTime so long from now on a pending job: Slurm then starts it by itself. Parts of a second count up.
+
+        Raises:
+            RefusedError: also for a wait that is not positive, or longer than `MOST_START_WAIT`.
+        """
+
+    async def depend(self, job_id: int, dependency: str) -> None:
+        """Make this the whole Dependency of a pending job; Slurm judges it anew, whatever it judged before.
+
+        A record that stands for several pending tasks of an array is changed as a whole.
+
+        Raises:
+            RefusedError: also for a text that is no dependency, which is never sent.
+        """
 
     async def hold(self, job_id: int) -> None:
         """Keep a job from starting until it is released (`scontrol hold`); its owner cannot release it.
@@ -138,6 +162,17 @@ class Slurm(Protocol):
         """
 
 
+def start_seconds(wait: timedelta) -> int:
+    """Whole seconds of a wait, counted up.
+
+    Raises:
+        RefusedError: when it is not positive or too long.
+    """
+    if not timedelta(0) < wait <= MOST_START_WAIT:
+        raise RefusedError(f"a start can be put off by up to {MOST_START_WAIT}, not by {wait}")
+    return ceil(wait.total_seconds())
+
+
 class NodeControl(Protocol):
     """Node changes, which an Operator cannot make: through the root-owned wrapper `relight-node`."""
 
@@ -157,3 +192,10 @@ class NodeControl(Protocol):
 
     async def down(self, node: str, reason: str) -> None:
         """Set a node that cannot end its jobs to DOWN, with a reason that begins with `relight:`."""
+
+    async def action(self, node: str, word: str) -> None:
+        """Put `Action:Reboot` or `Action:Replace` (the word alone is given) in place of a mark of ours: State=FAIL.
+
+        Raises:
+            RefusedError: when the node is not drained with a mark of ours, or is not empty.
+        """

@@ -25,6 +25,7 @@ from relight.clients.slurm import (
     NodeNotFoundError,
     RefusedError,
     SlurmUnavailableError,
+    start_seconds,
 )
 from relight.clients.slurm_parse import GarbledError, ReportedError
 from relight.clients.slurm_parse_errors import Said, read_error, understand, write_error
@@ -43,12 +44,17 @@ from relight.clients.slurm_parse_text import (
     parse_steps,
     parse_version,
 )
+from relight.clients.slurm_parse_topology import NO_TOPOLOGY, parse_topology
 from relight.clients.slurm_process import Done, LocalRunner, NotFinishedError, NotStartedError, Runner
 from relight.domain.slurm import AccountingRow, JobRecord, NodeRecord, SlurmFacts, StepRecord
+from relight.domain.topology import Topology
 
 T = TypeVar("T")
 
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
+_TERM = r"[a-z]{1,32}(?::[1-9][0-9]{0,9}(?:_(?:[0-9]{1,10}|\*))?(?:\+[0-9]{1,6})?)*"
+DEPENDENCY = re.compile(f"{_TERM}(?:[,?]{_TERM})*")
+"""As sbatch(1), `--dependency`, has it: `afterok:7:8_2,afterany:9_*+10`."""
 SCONTROL_HAS_JSON = (23, 2)
 PLAIN_NUMBERS = (24, 11)
 """From here on `latest+complex` is used; 23.02 to 24.05 were not tried."""
@@ -172,6 +178,21 @@ class SlurmCommands:
             return None
         return parse_cpu_time(done.out)
 
+    async def topology(self) -> Topology:
+        """The failure domains. The error's text alone tells "none" from "no answer": both exit with 0 (seen)."""
+        try:
+            done = await self._run(("scontrol", "show", "topology"))
+        except (NotStartedError, NotFinishedError) as error:
+            raise SlurmUnavailableError(str(error)) from error
+        if not done.out.strip() and NO_TOPOLOGY in done.err:
+            return Topology()
+        if done.code != 0 or done.err.strip():
+            raise read_error(done.err or done.out)
+        try:
+            return parse_topology(done.out)
+        except GarbledError as error:
+            raise SlurmUnavailableError(f"`scontrol show topology` gave no usable answer: {error}") from error
+
     async def facts(self) -> SlurmFacts:
         """Version and the settings that decide how to act."""
         return await self._parsed(parse_facts, "scontrol", "show", "config")
@@ -198,6 +219,19 @@ class SlurmCommands:
     async def start_now(self, job_id: int) -> None:
         """Set StartTime=now on a pending job."""
         await self._update(job_id, "StartTime=now")
+
+    async def start_after(self, job_id: int, wait: timedelta) -> None:
+        """Set StartTime so long from now on a pending job; by slurmctld's own clock, and in no time zone."""
+        await self._update(job_id, f"StartTime=now+{start_seconds(wait)}")
+
+    async def depend(self, job_id: int, dependency: str) -> None:
+        """Make this the whole Dependency of a pending job. An Operator may do it to anyone's (seen on 22.05)."""
+        if not DEPENDENCY.fullmatch(dependency):
+            raise RefusedError(f"not a dependency: {dependency[:200]!r}")
+        address = await self._found(job_id)
+        if not (name := address.name or address.pending):
+            raise RefusedError(f"job {job_id} stands for more pending tasks of an array than Slurm names")
+        await self._write("scontrol", "update", f"JobId={name}", f"Dependency={dependency}")
 
     async def cancel(self, job_id: int) -> None:
         """Cancel the job (`scancel`); one that has ended already stays as it is, without an error.

@@ -15,6 +15,7 @@ ADDRESS_FORMAT = "%A|%F|%K"
 STEP_FORMAT = "%i|%N|%A|%S"
 """Step id, nodes, tasks, start. A step's name is left out: it is the user's."""
 
+_TASKS = re.compile(r"\d+(?:-\d+(?::\d+)?)?(?:,\d+(?:-\d+(?::\d+)?)?)*")
 _ADDRESS = re.compile(r"(\d+)\|(\d+)\|(N/A|[0-9,:%.-]+)")
 _SETTING = re.compile(r"^(\S+)\s*=\s?(.*?)\s*$", re.MULTILINE)
 _CLOCK = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.(\d+))?")
@@ -44,8 +45,15 @@ def parse_facts(text: str) -> SlurmFacts:
         accounting_storage="" if storage in {"(null)", "accounting_storage/none"} else storage,
         accounting_store_flags=frozenset(flag for flag in flags.split(",") if flag not in {"", "(null)"}),
         job_requeue=settings.get("JobRequeue", "1") != "0",
+        requeue_exit=exit_codes(settings.get("RequeueExit", "")) | exit_codes(settings.get("RequeueExitHold", "")),
         slurm_user=settings.get("SlurmUser", "").split("(")[0],
     )
+
+
+def exit_codes(text: str) -> frozenset[int]:
+    """Exit codes as slurm.conf lists them: `1,3-5`; what is no such list, as `(null)`, is empty."""
+    found = (re.fullmatch(r"(\d{1,3})(?:-(\d{1,3}))?", part.strip()) for part in text.split(","))
+    return frozenset(code for each in found if each for code in range(int(each[1]), int(each[2] or each[1]) + 1))
 
 
 def _seconds(text: str | None, default: timedelta) -> timedelta:
@@ -59,6 +67,8 @@ class Address(NamedTuple):
     job_id: int
     name: str | None
     """`7`, or `6_2` for an array task; None where the record stands for several pending tasks."""
+    pending: str = ""
+    """These tasks, such as `6_[1-3]`; empty for one job, and where Slurm does not print all of them."""
 
 
 def parse_address(text: str, job_id: int) -> Address | None:
@@ -78,7 +88,10 @@ def parse_address(text: str, job_id: int) -> Address | None:
             if task == "N/A":
                 return Address(job_id, own)
             only = single_task(task)
-            return Address(job_id, None if only is None else f"{array}_{only}")
+            if only is not None:
+                return Address(job_id, f"{array}_{only}")
+            tasks = task.partition("%")[0]
+            return Address(job_id, None, f"{array}_[{tasks}]" if _TASKS.fullmatch(tasks) else "")
     return None
 
 

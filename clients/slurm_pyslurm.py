@@ -24,6 +24,7 @@ from relight.clients.slurm import (
     NodeNotFoundError,
     RefusedError,
     SlurmUnavailableError,
+    start_seconds,
 )
 from relight.clients.slurm_commands import BIG_OUTPUT, DEFAULT_TIMEOUT, NODE_NAME, SlurmCommands, job_argument
 from relight.clients.slurm_parse import GarbledError, ReportedError
@@ -34,6 +35,7 @@ from relight.clients.slurm_pyslurm_errors import error_of_read, error_of_write
 from relight.clients.slurm_pyslurm_parse import Records, parse_facts, parse_job_id, parse_script, parse_steps
 from relight.clients.slurm_pyslurm_process import AnsweredError, PySlurmProcess
 from relight.domain.slurm import AccountingRow, JobRecord, NodeRecord, SlurmFacts, StepRecord
+from relight.domain.topology import Topology
 
 T = TypeVar("T")
 
@@ -41,10 +43,12 @@ SERVER = Path(__file__).with_name("pyslurm_server.py")
 DELEGATED = {
     "executions": "its database records are kept by job id: of the executions of a requeued job only the last is left",
     "cpu_time": "slurmd answers it to the owner, root and SlurmUser only; for the commands a prefix can be set",
+    "topology": "it has no such call",
     "exclude with no nodes": "it sends no empty value: the list would stay as it is",
     "submit_batch with #SBATCH lines": "it reads these lines otherwise than sbatch, and leaves some out",
     "cancel of the task with the array's own id": "that number cancels every task of the array",
-    "each write to a heterogeneous job": "exclude, hold, release and start_now would reach the leader alone",
+    "depend": "it is told by the id alone which pending tasks of an array are meant",
+    "each write to a heterogeneous job": "exclude, hold, release and start times would reach the leader alone",
 }
 """Operation to why Slurm's commands do it."""
 
@@ -142,6 +146,10 @@ class PySlurm:
         """CPU time used so far: by `sstat`."""
         return await self._commands.cpu_time(job_id)
 
+    async def topology(self) -> Topology:
+        """The failure domains: by `scontrol`."""
+        return await self._commands.topology()
+
     async def facts(self) -> SlurmFacts:
         """Version and the settings that decide how to act."""
         return await self._read(parse_facts, "facts")
@@ -166,6 +174,14 @@ class PySlurm:
         """Set the begin time of a pending job to now."""
         await self._change(job_id, "start_now", self._commands.start_now)
 
+    async def start_after(self, job_id: int, wait: timedelta) -> None:
+        """Set the begin time of a pending job so long from now, by this machine's clock."""
+        seconds = start_seconds(wait)
+        if (await self._target(job_id)).het_job_id is not None:
+            await self._commands.start_after(job_id, wait)
+        else:
+            await self._write("start_after", job_id, seconds)
+
     async def hold(self, job_id: int) -> None:
         """Keep a pending job from starting until it is released; its owner cannot release it."""
         await self._change(job_id, "hold", self._commands.hold)
@@ -173,6 +189,10 @@ class PySlurm:
     async def release(self, job_id: int) -> None:
         """Undo a hold; the job may start again once its begin time has passed."""
         await self._change(job_id, "release", self._commands.release)
+
+    async def depend(self, job_id: int, dependency: str) -> None:
+        """Make this the whole Dependency of a pending job: by `scontrol`."""
+        await self._commands.depend(job_id, dependency)
 
     async def cancel(self, job_id: int) -> None:
         """Cancel the job; one that has ended already stays as it is, without an error."""

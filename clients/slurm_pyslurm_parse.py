@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from relight.clients.slurm_parse import GarbledError, epoch, expand_hosts
 from relight.clients.slurm_parse_jobs import parse_jobs
+from relight.clients.slurm_parse_text import exit_codes
 from relight.domain.slurm import JobRecord, SlurmFacts, StepRecord
 
 R = TypeVar("R")
@@ -71,8 +72,13 @@ def parse_facts(text: str) -> SlurmFacts:
         accounting_storage="" if storage == "accounting_storage/none" else storage,
         accounting_store_flags=frozenset(flag.lower() for flag in config["accounting_store_flags"]),
         job_requeue=config["job_requeue"],
+        requeue_exit=_codes(config.get("requeue_exit")) | _codes(config.get("requeue_exit_hold")),
         slurm_user=config["slurm_user_name"] or "",
     )
+
+
+def _codes(value: object) -> frozenset[int]:
+    return exit_codes(",".join(map(str, value)) if isinstance(value, list) else str(value))
 
 
 def parse_script(text: str) -> str:

@@ -100,6 +100,12 @@ class SftpFiles:
         """The real path."""
         return self.real(folder)
 
+    def space(self, folder: str) -> tuple[int, int, int | None]:
+        """What statvfs tells there: OpenSSH's extension of SFTP."""
+        told = self.ask(folder, lambda sftp: sftp.statvfs(folder))
+        size = told.frsize or told.bsize
+        return told.bavail * size, told.blocks * size, told.favail if told.files else None
+
     def real(self, path: str) -> str:
         """The path without links."""
         return self.ask(path, lambda sftp: sftp.realpath(path))

@@ -14,6 +14,7 @@ from relight.config.reading import Place, field_name
 from relight.config.settings import Settings
 from relight.domain.human import spoken
 from relight.domain.permits import Permit
+from relight.domain.rights import APPROVERS, Right
 
 _PASSWORD = re.compile(r"(?<=://)([^/@\s]*):[^/@\s]*@")
 DEFAULT = "default"
@@ -99,6 +100,18 @@ def notes(settings: Settings) -> Iterator[Note]:
         permit in meant for what, permit in policy.modes.items() if what.rpartition(".")[2] == "drain"
     ):
         yield Note(("policy", "drains_per_hour"), "0 lets no node be drained, whatever policy.modes says of drain")
+    yield from _out_of_reach(settings)
+
+
+def _out_of_reach(settings: Settings) -> Iterator[Note]:
+    """Actions for which not enough people are listed; of a site that lists nobody only what it asks for itself."""
+    policy, people = settings.policy, settings.approvals.people
+    for right in Right:
+        needed = policy.approvers_needed([right])
+        able = len({each.name for each in people if each.may_approve((right,))}) if people else 1
+        if able < needed and (people or needed != APPROVERS[right]):
+            text = f"{needed} people must approve, and only {able} may (approvals.approvers): it is never done"
+            yield Note(("policy", "approvers", right), text)
 
 
 def unknown_partitions(settings: Settings, known: Collection[str]) -> Iterator[Note]:

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
+from relight.domain.breaker import BreakerPolicy
 from relight.domain.permits import Wait
 from relight.domain.policy_rules import SitePolicy
 from relight.domain.progress import HangPolicy
@@ -25,9 +26,18 @@ class HangSettings(HangPolicy):
     startup: Wait = _HANG.startup
 
 
+class BreakerSettings(BreakerPolicy):
+    """When the breaker opens, as written in the file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    within: Wait = BreakerPolicy().within
+
+
 class PolicySettings(SitePolicy):
     """The policy as written in the file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     hang: HangSettings = HangSettings()
+    breaker: BreakerSettings = BreakerSettings()

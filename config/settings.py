@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from relight.config.addresses import HttpRoot
+from relight.config.approvals import ApprovalSettings
 from relight.config.log_store import LogStoreSettings
 from relight.config.policy import PolicySettings
 from relight.config.problems import Source, explain
@@ -177,6 +178,20 @@ class MetricsSettings(_Section):
     prometheus: PrometheusSettings = PrometheusSettings()
 
 
+class Reasons(StrEnum):
+    """By which reasons a node's own platform repairs it."""
+
+    NONE = "none"
+    HYPERPOD = "hyperpod"
+    """SageMaker HyperPod acts on `Action:Reboot` and `Action:Replace`."""
+
+
+class CareSettings(_Section):
+    """The care of nodes in quarantine; how they are checked is a setting of their agents."""
+
+    reasons: Reasons = Reasons.NONE
+
+
 class TelemetrySettings(_Section):
     """Where the worker's metrics can be read."""
 
@@ -208,12 +223,16 @@ class Settings(BaseSettings):
 
     cluster: str = Field(default="main", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")
     data: Path = Path("~/.relight")
+    kill_switch: str = ""
+    """A file: while it is there nothing is touched; empty: KILL in the data folder."""
     temporal: TemporalSettings = TemporalSettings()
     slurm: SlurmSettings = SlurmSettings()
     logs: LogSettings = LogSettings()
     ledger: LedgerSettings = LedgerSettings()
     ingest: IngestSettings = IngestSettings()
     metrics: MetricsSettings = MetricsSettings()
+    care: CareSettings = CareSettings()
+    approvals: ApprovalSettings = ApprovalSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     policy: PolicySettings = PolicySettings()
 
@@ -252,8 +271,13 @@ class Settings(BaseSettings):
         return Path(self.ledger.key_file).expanduser() if self.ledger.key_file else self.folder / "ledger.key"
 
     @property
+    def kill_file(self) -> Path:
+        """The kill switch: while this file is there, Relight only observes."""
+        return Path(self.kill_switch).expanduser() if self.kill_switch else self.folder / "KILL"
+
+    @property
     def approval_key(self) -> Path:
-        """File of the key that signs decisions made with the CLI: who may read it may approve."""
+        """File of the site's own signing key, where nobody is listed: who may read it may approve."""
         return self.folder / "approval.key"
 
     @property

@@ -1,15 +1,14 @@
 """The commands of `relight` that people use. Everything heavy is imported when a command runs."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
-from relight.console.errors import RefusedStop, Stop, plainly
-
-if TYPE_CHECKING:
-    from relight.console.decide import Ready
+from relight.console.errors import NotFoundStop, plainly
+from relight.console.text import clean
 
 F = TypeVar("F", bound=Callable[..., Any])
 _ANY = click.Path(path_type=Path)
@@ -27,7 +26,8 @@ def with_output(function: F) -> F:
     return click.option("-o", "--output", type=choice, default="table", help="For people, or for programs.")(function)
 
 
-def _complete_open(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+def complete_open(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Ids of open incidents for the shell."""
     return _complete(ctx, param, incomplete, open_only=True)
 
 
@@ -103,8 +103,9 @@ def incidents(config: Path | None, output: str, *, everything: bool, open_only: 
 @with_config
 @with_output
 @click.argument("id_", metavar="ID", shell_complete=_complete)
+@click.option("--script", is_flag=True, help="Print the job's batch script instead, as it was kept.")
 @plainly
-def show(config: Path | None, output: str, id_: str) -> None:
+def show(config: Path | None, output: str, id_: str, *, script: bool) -> None:
     """Tell one incident's story.
 
     ID is an incident's id, the beginning of one, or a Slurm job id (its newest incident).
@@ -118,7 +119,12 @@ def show(config: Path | None, output: str, id_: str) -> None:
         settings = settings_from(config)
         async with opened(settings) as ledger:
             told = await story.collect(ledger, settings, await find_incident(ledger, settings, id_))
-        if output == "json":
+        if script and (told.attempt is None or told.attempt.attempt.script is None):
+            raise NotFoundStop(f"no batch script of job {told.incident.attempt.job_id} could be read when it ran")
+        if script and told.attempt and told.attempt.attempt.script is not None:
+            kept, seen = told.attempt.attempt.script, sys.stdout.isatty()
+            click.echo("\n".join(map(clean, kept.splitlines())) if seen else kept, nl=seen)
+        elif output == "json":
             print_json(story.as_json(told))
         else:
             story.tell(screen(), told, now())
@@ -145,104 +151,11 @@ def why(config: Path | None, output: str, job: Any) -> None:
         async with opened(settings) as ledger:
             life = await explain.collect(ledger, settings, job)
         if output == "json":
-            print_json(explain.as_json(life))
+            print_json(explain.as_json(life, now()))
         else:
             explain.tell(screen(), life, now())
 
     run(work())
-
-
-def _digest(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
-    if value is None:
-        return None
-    from relight.domain.plan import MIN_DIGEST_PREFIX
-
-    digits = value.strip().lower()
-    if len(digits) < MIN_DIGEST_PREFIX or set(digits) - set("0123456789abcdef"):
-        raise click.BadParameter(f"{value!r}: give {MIN_DIGEST_PREFIX} or more hexadecimal digits of the plan's digest")
-    return digits
-
-
-def _deciding(function: F) -> F:
-    """What `approve` and `reject` share."""
-    function = click.option("--digest", callback=_digest, help="Refuse if the plan is no longer this one.")(function)
-    function = click.option("-y", "--yes", is_flag=True, help="Do not ask back.")(function)
-    function = click.argument("id_", metavar="ID", shell_complete=_complete_open)(function)
-    return with_config(function)
-
-
-@click.command()
-@_deciding
-@click.option("--reason", default="", help="Why; goes into the ledger.")
-@plainly
-def approve(config: Path | None, id_: str, *, yes: bool, digest: str | None, reason: str) -> None:
-    """Approve the plan of an incident that waits for a person.
-
-    Signed with the site's approval key: who can read it may approve.
-    """
-    _decide(config, id_, approved=True, yes=yes, digest=digest, reason=reason)
-
-
-@click.command()
-@_deciding
-@click.option("--reason", required=True, help="Why; goes into the ledger.")
-@plainly
-def reject(config: Path | None, id_: str, *, yes: bool, digest: str | None, reason: str) -> None:
-    """Reject the plan of an incident that waits for a person: nothing is done then."""
-    _decide(config, id_, approved=False, yes=yes, digest=digest, reason=reason)
-
-
-def _decide(config: Path | None, id_: str, *, approved: bool, yes: bool, digest: str | None, reason: str) -> None:
-    from relight.console import decide
-    from relight.console.context import connected, now, opened, run, settings_from
-    from relight.console.lookup import find_incident
-    from relight.domain.plan import Decision
-
-    if not approved and not reason.strip():
-        raise click.UsageError("--reason must say why")
-
-    async def work() -> str:
-        settings = settings_from(config)
-        async with opened(settings) as ledger:
-            incident = await find_incident(ledger, settings, id_)
-        decide.check_open(incident)
-        key = decide.approval_key(settings)
-        ready = await decide.ready(await connected(settings), incident)
-        _print_plan(ready)
-        decide.check_digest(ready, digest)
-        if not yes:
-            _ask(approved=approved)
-        decision = Decision(approved=approved, digest=ready.plan.digest, by=decide.person(), reason=reason.strip())
-        return await decide.send(ready, decision, key, now())
-
-    click.echo(run(work()))
-
-
-def _print_plan(ready: "Ready") -> None:
-    from relight.console.context import now
-    from relight.console.output import Part, grid, screen, words
-    from relight.console.text import local, span
-
-    incident, plan = ready.incident, ready.plan
-    who = f"{incident.attempt.job_id} {incident.job_name} of {incident.user}".strip()
-    parts = [
-        Part("Incident", (words(incident.id, "bold"),)),
-        Part("Job", (words(who),)),
-        Part("Plan", (words(plan.describe(), "bold"), words(f"because {plan.reason}"))),
-        Part("Digest", (words(plan.digest[:12]),)),
-    ]
-    if ready.until:
-        parts.append(Part("Until", (words(f"{local(ready.until, now())} ({span(ready.until - now())} left)"),)))
-    screen().print(grid(parts))
-
-
-def _ask(*, approved: bool) -> None:
-    try:
-        sure = click.confirm("Approve this plan?" if approved else "Reject this plan?", default=False)
-    except click.Abort:
-        raise Stop("nothing sent: not confirmed (answer y, or pass --yes)") from None
-    if not sure:
-        raise RefusedStop("nothing sent: you said no")
 
 
 @click.command()
@@ -280,8 +193,8 @@ def status(config: Path | None, output: str, *, watch: bool) -> None:
     """Say who watches, what each detector last saw, and what waits.
 
     Reads the ledger alone: right also while Temporal is down. Ends with 1 when a detector is blind or overdue, a
-    detection is not delivered, no worker works, or a changed policy is refused; an output that cannot be read blinds
-    its own job only, and is said.
+    detection is not delivered, no worker works, a changed policy is refused, the breaker is open or the kill switch is
+    on; an output that cannot be read blinds its own job only, and is said.
     """
     from relight.console import status as page
     from relight.console.context import now, opened, run

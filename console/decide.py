@@ -1,39 +1,113 @@
-"""`relight approve` and `relight reject`: a signed decision on the plan as it stands now."""
+"""What `relight approve` and `relight reject` do: find what waits, sign a word on its plan as it is now, send it."""
 
-import os
+import secrets
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from relight.config.settings import Settings
-from relight.console.context import user_name
+from relight.console.context import now, opened
 from relight.console.errors import NotFoundStop, RefusedStop, Stop
-from relight.domain.incidents import Incident, Phase
-from relight.domain.plan import Decision, Plan, sign
+from relight.console.lookup import find_incident
+from relight.console.signer import Signer
+from relight.console.signer import person as person  # noqa: PLC0414 - `pause`, `resume` and `breaker` take it from here
+from relight.domain.approvals import MAX_REASON, Approval, Request, request_for
+from relight.domain.attempts import AttemptKey
+from relight.domain.incidents import Incident, Phase, incident_id
+from relight.domain.plan import Decision
 from relight.domain.policy import Verdict
+from relight.domain.signatures import SignedDecision, signed
 
 if TYPE_CHECKING:
     from temporalio.client import Client, WorkflowHandle
 
-    from relight.workflows.story import Status
-
+T = TypeVar("T")
 ANSWER_WITHIN = timedelta(seconds=15)
+_LOOKED_AT = 2000
+"""Workflows that are looked through where the ledger cannot be read."""
+_OF_JOB = "recover/"
+OF_NODE = "node/"
+"""How a node's quarantine is named where an incident's id could stand."""
+
+
+class Place(NamedTuple):
+    """Where an incident is decided on."""
+
+    incident: str
+    workflow_id: str
+    run_id: str
 
 
 class Ready(NamedTuple):
-    """A plan that waits for a decision, and where to send it."""
+    """A plan that waits for people, and where to send their words."""
 
-    incident: Incident
-    verdict: Verdict
-    until: datetime | None
+    title: str
+    """The job or node that it is about."""
+    request: Request
+    approval: Approval
+    afterwards: str
+    """What remains once Slurm cannot requeue the attempt any more."""
     handle: "WorkflowHandle[object, object]"
 
-    @property
-    def plan(self) -> Plan:
-        """The plan as the workflow holds it now."""
-        return self.verdict.plan
+
+async def in_ledger(settings: Settings, name: str) -> Place:
+    """Find an open incident by its id or its job's.
+
+    Raises:
+        RefusedStop: when it has ended.
+        NotFoundStop: when there is none.
+    """
+    async with opened(settings) as ledger:
+        incident = await find_incident(ledger, settings, name)
+    _check_open(incident)
+    return Place(incident.id, incident.workflow_id, incident.run_id)
 
 
-def check_open(incident: Incident) -> None:
+async def in_temporal(client: "Client", settings: Settings, name: str, why: Stop) -> Place:
+    """Find it among the workflows that run, for people who may not read the ledger.
+
+    Args:
+        client: of Temporal.
+        settings: name the cluster.
+        name: the incident's id, the beginning of one, or its job's id.
+        why: why the ledger cannot be read.
+
+    Raises:
+        NotFoundStop: when there is none, or more than one.
+        Stop: when Temporal does not list them.
+    """
+    from temporalio.service import RPCError
+
+    from relight.activities.contracts import RECOVER_WORKFLOW
+
+    query = f"WorkflowType = '{RECOVER_WORKFLOW}' AND ExecutionStatus = 'Running'"
+    try:
+        running = [Place("", each.id, each.run_id) async for each in client.list_workflows(query, limit=_LOOKED_AT)]
+    except RPCError as error:
+        raise Stop(f"{why.message}\nNor does Temporal list its workflows: {error.message}") from error
+    found = [place for place in map(_named, running) if _is_meant(place, settings.cluster, name)]
+    if len(found) != 1:
+        which = ", ".join(place.incident for place in found[:5]) or "none"
+        first = why.message.partition("\n")[0]
+        raise NotFoundStop(f"{name!r} must name one open incident; Temporal knows {which}\nThe ledger: {first}")
+    return found[0]
+
+
+def _named(place: Place) -> Place:
+    """With the id that its workflow gives it; empty where it is none of ours."""
+    try:
+        key = AttemptKey.parse(place.workflow_id.removeprefix(_OF_JOB))
+    except ValueError:
+        return place
+    return place._replace(incident=incident_id(key, place.run_id))
+
+
+def _is_meant(place: Place, cluster: str, name: str) -> bool:
+    of_cluster, _, rest = place.workflow_id.removeprefix(_OF_JOB).partition("/")
+    meant = name in {place.incident, rest.partition("/")[0]} or (name[:1] == "i" and place.incident.startswith(name))
+    return bool(place.incident) and of_cluster == cluster and meant
+
+
+def _check_open(incident: Incident) -> None:
     """Refuse to decide on an incident that has ended."""
     if not incident.open:
         raise RefusedStop(
@@ -42,94 +116,106 @@ def check_open(incident: Incident) -> None:
         )
 
 
-def approval_key(settings: Settings) -> bytes:
-    """The site's approval key: who can read it may approve.
-
-    Raises:
-        RefusedStop: when this person cannot.
-    """
-    path = settings.approval_key
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise RefusedStop(
-            f"this site has no approval key: {path} does not exist\n"
-            "The controller worker makes one on its first start.",
-        ) from None
-    except OSError as error:
-        raise RefusedStop(f"you ({user_name()}) may not approve: {path}: {error.strerror}\n{_who(settings)}") from None
+# --- what waits -------------------------------------------------------------------------------------------------------
 
 
-def _who(settings: Settings) -> str:
-    """Who may approve, as far as the file system says."""
-    path = settings.approval_key
-    try:
-        owner, group, mode = path.owner(), path.group(), path.stat().st_mode
-    except (OSError, KeyError):
-        return "Only who can read the site's approval key may: ask your administrators."
-    more = f" and the members of group {group}" if mode & 0o040 else ""
-    return f"Only who can read that key may: user {owner}{more}. For example: sudo -u {owner} relight ..."
-
-
-def person() -> str:
-    """Who decides: the Unix user, and, behind sudo, who called it."""
-    name, caller = user_name(), os.environ.get("SUDO_USER", "")
-    return f"{caller} (sudo as {name})" if caller and caller != name else name
-
-
-async def ready(client: "Client", incident: Incident) -> Ready:
-    """Ask the workflow for the plan as it stands now.
+async def ready(client: "Client", place: Place) -> Ready:
+    """Ask an incident's workflow for what waits.
 
     Raises:
         RefusedStop: when it does not wait for a decision.
         NotFoundStop: when Temporal does not know the workflow.
         Stop: when no worker answers.
     """
-    handle = client.get_workflow_handle(incident.workflow_id, run_id=incident.run_id)
-    status = await _status(handle, incident)
-    if status.phase is not Phase.WAITING or status.verdict is None:
+    from relight.workflows.story import Status
+
+    id_ = place.incident
+    handle = client.get_workflow_handle(place.workflow_id, run_id=place.run_id)
+    there = f"the ledger shows incident {id_} open, but Temporal knows no workflow {place.workflow_id}"
+    status = await asked(handle, "status", Status, f"incident {id_}", there)
+    verdict = status.verdict
+    if status.phase is not Phase.WAITING or verdict is None:
         ended = f"{status.outcome}: {status.reason}" if status.outcome else str(status.phase)
         raise RefusedStop(
-            f"incident {incident.id} does not wait for a decision: it is {ended}\n"
-            f"Its story: relight show {incident.id}",
+            f"incident {id_} does not wait for a decision: it is {ended}\nIts story: relight show {id_}",
         )
-    return Ready(incident, status.verdict, status.decide_until, handle)
+    approval = status.approval or _before(place, verdict, status.decide_until)
+    job = status.confirmation
+    title = f"{verdict.plan.attempt.job_id} {job.job_name} of {job.user}" if job else str(verdict.plan.attempt.job_id)
+    return Ready(title, approval.request, approval, verdict.plan.fresh, handle)
 
 
-async def _status(handle: "WorkflowHandle[object, object]", incident: Incident) -> "Status":
+def _before(place: Place, verdict: Verdict, until: datetime | None) -> Approval:
+    """For an incident that began before there were quorums: one signature by who may read the site's key."""
+    asked = request_for(verdict, place.incident, place.run_id, owner="", now=now())
+    return Approval(request=asked.model_copy(update={"needed": 1, "until": until or asked.until}))
+
+
+async def ready_node(client: "Client", settings: Settings, node: str) -> Ready:
+    """Ask a node's quarantine for what waits; errors are as those of `ready`."""
+    handle = client.get_workflow_handle(f"{OF_NODE}{settings.cluster}/{node}")
+    nobody = f"node {node} is not in Relight's care"
+    approval = await asked(handle, "approval", Approval | None, f"node {node}", nobody)  # type: ignore[arg-type]
+    if approval is None or approval.over:
+        raise RefusedStop(f"node {node} does not wait for a decision\nIts story: relight nodes {node}")
+    return Ready(node, approval.request, approval, "", handle)
+
+
+async def asked(handle: "WorkflowHandle[object, object]", query: str, answer: type[T], whom: str, unknown: str) -> T:
+    """What a workflow answers to a query; errors are those of `ready`, `whom` and `unknown` their words."""
     from temporalio.client import WorkflowQueryFailedError
     from temporalio.service import RPCError, RPCStatusCode
 
-    from relight.workflows.story import Status
-
     try:
-        status: Status = await handle.query("status", result_type=Status, rpc_timeout=ANSWER_WITHIN)
+        found: T = await handle.query(query, result_type=answer, rpc_timeout=ANSWER_WITHIN)
     except WorkflowQueryFailedError as error:
-        raise Stop(f"the workflow of incident {incident.id} cannot answer: {error}") from error
+        raise Stop(f"the workflow of {whom} cannot answer: {error}") from error
     except RPCError as error:
         if error.status is RPCStatusCode.NOT_FOUND:
             raise NotFoundStop(
-                f"the ledger shows incident {incident.id} open, but Temporal knows no workflow {incident.workflow_id}\n"
-                "Is temporal.address or temporal.namespace another one than the worker's?",
+                f"{unknown}\nIs temporal.address or temporal.namespace another one than the worker's?",
             ) from error
         raise Stop(
-            f"no worker answers for incident {incident.id}: {error.message}\n"
-            "Is `relight worker controller` running? relight doctor",
+            f"no worker answers for {whom}: {error.message}\nIs `relight worker controller` running? relight doctor",
         ) from error
-    return status
+    return found
 
 
 def check_digest(ready_: Ready, wanted: str | None) -> None:
     """Refuse when the plan is not the one that the person looked at."""
-    if wanted and not ready_.plan.digest.startswith(wanted.lower()):
+    request = ready_.request
+    if wanted and not request.digest.startswith(wanted.lower()):
         raise RefusedStop(
-            f"the plan has changed: its digest is {ready_.plan.digest[:12]} now, not {wanted}\n"
-            f"Look again: relight show {ready_.incident.id}",
+            f"the plan has changed: its digest is {request.digest[:12]} now, not {wanted}\n"
+            f"Look again: relight show {request.subject}",
         )
 
 
-async def send(ready_: Ready, decision: Decision, key: bytes, at: datetime) -> str:
-    """Sign and send the decision; returns the workflow's answer.
+# --- the word ---------------------------------------------------------------------------------------------------------
+
+
+def sign(signer: Signer, request: Request, *, approved: bool, reason: str, at: datetime) -> SignedDecision:
+    """A signed word on what is asked.
+
+    Raises:
+        RefusedStop: when the reason is too long.
+    """
+    if len(reason) > MAX_REASON:
+        raise RefusedStop(f"a reason of {len(reason)} characters; accepted: at most {MAX_REASON}")
+    decision = SignedDecision(
+        incident=request.subject,
+        run_id=request.run_id,
+        decision=Decision(approved=approved, digest=request.digest, by=person(), reason=reason),
+        at=at,
+        nonce=secrets.token_hex(16),
+        key=signer.public,
+        signature="",
+    )
+    return signed(decision, signer.key)
+
+
+async def send(ready_: Ready, decision: SignedDecision) -> str:
+    """Send the decision; returns the workflow's answer.
 
     Raises:
         RefusedStop: when it did not count.
@@ -138,22 +224,17 @@ async def send(ready_: Ready, decision: Decision, key: bytes, at: datetime) -> s
     from temporalio.client import WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
     from temporalio.service import RPCError
 
-    from relight.activities.contracts import SignedDecision
-
-    incident = ready_.incident.id
-    signed = SignedDecision(incident=incident, decision=decision, at=at, signature=sign(key, incident, decision, at))
+    story = f"relight show {ready_.request.subject}"
     try:
         answer: str = await ready_.handle.execute_update(
-            "decide", signed, id=signed.signature[:32], result_type=str, rpc_timeout=ANSWER_WITHIN
+            "decide", decision, id=decision.nonce, result_type=str, rpc_timeout=ANSWER_WITHIN
         )
     except WorkflowUpdateRPCTimeoutOrCancelledError as error:
-        raise Stop(
-            f"no answer within {ANSWER_WITHIN.seconds} s: it may have counted\nLook: relight show {incident}"
-        ) from error
+        raise Stop(f"no answer within {ANSWER_WITHIN.seconds} s: it may have counted\nLook: {story}") from error
     except WorkflowUpdateFailedError as error:
         raise Stop(f"the workflow could not take it: {error.cause or error}") from error
     except RPCError as error:
-        raise RefusedStop(f"not taken: {error.message}\nIts story: relight show {incident}") from error
+        raise RefusedStop(f"not taken: {error.message}\nIts story: {story}") from error
     if not answer.startswith("counted"):
         raise RefusedStop(answer)
     return answer

@@ -11,6 +11,7 @@ from relight.clients.kernel_logs import KernelLogFiles
 from relight.clients.ledger import LedgerError
 from relight.clients.log_files import LogFiles
 from relight.clients.logs import LogError
+from relight.clients.signing_keys import KeyFileError, read_key
 from relight.clients.slurm import Slurm, SlurmError
 from relight.config.settings import Settings
 from relight.console.context import ledger_file, opened, user_name
@@ -78,6 +79,9 @@ def _is_folder(path: Path) -> bool:
 
 async def check_approval_key(settings: Settings) -> Sequence[Check]:
     """It exists, and only those who may approve can read it."""
+    people = {each.name for each in settings.approvals.people}
+    if people:
+        return (ok("approval key", f"not used: {count(len(people), 'approver')} listed, who sign themselves"),)
     return (await asyncio.to_thread(_approval_key, settings),)
 
 
@@ -85,7 +89,7 @@ def _approval_key(settings: Settings) -> Check:
     path, name = settings.approval_key, "approval key"
     try:
         found = path.stat()
-        path.read_bytes()
+        read_key(path)
     except FileNotFoundError:
         advice = "The controller worker makes it on its first start: relight worker controller."
         return (
@@ -97,6 +101,8 @@ def _approval_key(settings: Settings) -> Check:
         return warn(
             name, f"{path}: {error.strerror}", f"You ({user_name()}) cannot approve from here; run as its owner."
         )
+    except KeyFileError as error:
+        return fail(name, str(error), "Put it right, or remove it: the controller worker makes a new one on its start.")
     mode = stat.S_IMODE(found.st_mode)
     if mode & stat.S_IRWXO or mode & stat.S_IWGRP:
         return fail(name, f"{path} has mode {mode:04o}", f"Whoever reads it may approve: chmod 600 {path}")

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from relight.clients.ledger import Ledger
 from relight.config.settings import Settings
-from relight.console import parts
+from relight.console import explain_budget, parts
 from relight.console.errors import NotFoundStop
 from relight.console.incidents import Listed
 from relight.console.incidents import as_json as incident_as_json
@@ -21,7 +21,6 @@ from relight.domain.attempts import AttemptState, Progress, progress_cursor
 from relight.domain.incidents import Incident, Outcome
 from relight.domain.ledger import Row, RowKind
 from relight.domain.plan import Mode
-from relight.domain.policy import attempts_without_progress
 from relight.domain.policy_rules import in_force
 from relight.domain.slurm import ENDED_BADLY, JobState
 from relight.domain.wishes import wishes
@@ -78,8 +77,7 @@ class Life(NamedTuple):
     job: JobName
     tries: tuple[Try, ...]
     """Oldest first."""
-    used: int
-    allowed: int
+    account: explain_budget.Account
     others: int
     """Attempts under the same Slurm id that belong to another job: the id was used again."""
 
@@ -101,11 +99,11 @@ async def collect(ledger: Ledger, settings: Settings, job: JobName) -> Life:
     stray = tuple([await _case(ledger, i, str(job)) for i in incidents if i.attempt not in seen])
     if stray:
         tries.append(Try(None, Progress(), (), stray))
-    earlier = [i for i in incidents if i.lineage == lineage and not i.open]
+    of_job = [i for i in incidents if i.lineage == lineage]
     last = next((each.state for each in reversed(tries) if each.state), None)
     policy = in_force(settings.policy, settings.cluster, last.attempt.record).policy if last else settings.policy
-    allowed = policy.attempts_without_progress
-    return Life(job, tuple(tries), attempts_without_progress(earlier), allowed, len(states) - len(mine))
+    known = await explain_budget.account(ledger, policy, [state.attempt for state in mine], of_job)
+    return Life(job, tuple(tries), known, len(states) - len(mine))
 
 
 async def _try(ledger: Ledger, state: AttemptState, incidents: Sequence[Incident]) -> Try:
@@ -131,7 +129,7 @@ def _unknown(settings: Settings, job: JobName) -> str:
     )
 
 
-def as_json(life: Life) -> dict[str, Any]:
+def as_json(life: Life, now: datetime) -> dict[str, Any]:
     """The same for other programs."""
     last = next((t.state for t in reversed(life.tries) if t.state), None)
     record = last.attempt.record if last else None
@@ -140,8 +138,9 @@ def as_json(life: Life) -> dict[str, Any]:
         "name": record.name if record else None,
         "user": record.user if record else None,
         "lineage": last.attempt.lineage if last else None,
-        "retries_without_progress": life.used,
-        "retries_allowed": life.allowed,
+        "retries_without_progress": life.account.budget.fruitless,
+        "retries_allowed": life.account.budget.most_fruitless,
+        "budget": explain_budget.as_json(life.account, now),
         "comment_asks": list(_asked(last)),
         "attempts": [_try_as_json(each) for each in life.tries],
     }
@@ -184,8 +183,10 @@ def tell(console: Console, life: Life, now: datetime) -> None:
     console.print()
     if asked := _asked(next((t.state for t in reversed(life.tries) if t.state), None)):
         console.print(words(f"Its comment asks: {'; '.join(asked)}", "dim"))
-    style = "bold red" if life.used >= life.allowed else "dim"
-    console.print(words(f"Retries without progress: {life.used} of {life.allowed} used", style))
+    spent = life.account.budget
+    style = "bold red" if spent.fruitless >= spent.most_fruitless else "dim"
+    console.print(words(f"Retries without progress: {spent.fruitless} of {spent.most_fruitless} used", style))
+    explain_budget.tell(console, life.account, now)
 
 
 def _asked(state: AttemptState | None) -> tuple[str, ...]:

@@ -103,6 +103,7 @@ def as_json(each: Listed) -> dict[str, Any]:
         "mode": str(incident.mode),
         "phase": str(each.standing.phase),
         "decide_until": _iso(each.standing.until),
+        "approvals": each.standing.score or None,
         "outcome": str(incident.outcome) if incident.outcome else None,
         "outcome_reason": incident.outcome_reason,
         "occurred_at": _iso(incident.occurred_at),
@@ -175,7 +176,11 @@ def _cells(each: Listed, now: datetime) -> tuple[Cell, Cell, Cell, Cell, Cell]:
         (joined([(each.display_id, "bold"), (incident.job_name, "")], " "), words(incident.user, "dim")),
         (joined(cause, " "), joined(where, " ")),
         (joined([(incident.mode, "dim"), (plan, "")], ": "),),
-        (words(each.state.replace("_", " "), state_style(each.state)), words(each.took(now), "dim")),
+        (
+            words(each.state.replace("_", " "), state_style(each.state)),
+            words(each.standing.short_score, "yellow"),
+            words(each.took(now), "dim"),
+        ),
     )
 
 

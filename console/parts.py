@@ -156,6 +156,12 @@ def _deed(deed: Deed, now: datetime) -> list[Text]:
     return [joined([when, (deed.intent, "")]).append(" → ").append(clean(deed.effect, _LINE), style="green")]
 
 
+def escalated(rows: Sequence[Row]) -> list[Part]:
+    """What a person must do, where nothing was done."""
+    told = [str(row.body.get("next", "")) for row in rows if row.kind is RowKind.ESCALATED]
+    return [Part("To do", tuple(words(text, "bold yellow") for text in told))] if told else []
+
+
 def verified(rows: Sequence[Row], now: datetime) -> list[Part]:
     """The proof that training moves again, as far as there is one."""
     lines = []

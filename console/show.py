@@ -47,6 +47,7 @@ def as_json(story: Story) -> dict[str, Any]:
         "standing": {
             "phase": str(story.standing.phase),
             "decide_until": story.standing.until.isoformat() if story.standing.until else None,
+            "approvals": story.standing.score or None,
         },
         "digest": story.incident.plan.digest if story.incident.plan else None,
         "rows": [row.model_dump(mode="json") for row in story.rows],
@@ -98,7 +99,7 @@ def _facts(story: Story, now: datetime) -> list[Part]:
     facts += parts.cause(incident)
     facts += parts.plan(incident, rows)
     facts += [*parts.said(rows, now), *parts.leaves(rows, now)]
-    facts += [*parts.actions(rows, now), *parts.verified(rows, now)]
+    facts += [*parts.actions(rows, now), *parts.verified(rows, now), *parts.escalated(rows)]
     return facts
 
 
@@ -146,9 +147,14 @@ def _print_waiting(console: Console, story: Story, now: datetime) -> None:
     digest = f" --digest {plan.digest[:8]}" if plan else ""
     if until is None or until > now:
         left = f" until {local(until, now)} ({span(until - now)} left)" if until else ""
-        console.print(words(f"Waiting for a person{left}. Without an answer nothing is done.", "bold yellow"))
+        score = f": {story.standing.score}" if story.standing.score else ""
+        console.print(words(f"Waiting for people{left}{score}. Without an answer nothing is done.", "bold yellow"))
         console.print(words(f"  relight approve {incident}{digest}"))
         console.print(words(f'  relight reject  {incident}{digest} --reason "..."'))
+        if plan and plan.requeue_until and plan.fresh:
+            known = f"Slurm can requeue the attempt until {local(plan.requeue_until, now)}; after that only a fresh"
+            console.print(words(f"{known} submission remains, as {story.incident.user or 'its user'}:", "dim"))
+            console.print(words(f"  {plan.fresh}", "dim"))
         return
     text = f"It should have expired {ago(until, now)}, and nobody has closed it: does the worker run? relight doctor"
     console.print(words(text, "bold red"))

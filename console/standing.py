@@ -6,10 +6,12 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
+from relight.domain.approvals import plural
 from relight.domain.incidents import Incident, Phase, StepTime
 from relight.domain.ledger import Row, RowKind
 from relight.domain.plan import Decision, Mode
 from relight.domain.policy import Verdict
+from relight.domain.rights import rights_of
 
 
 class Standing(NamedTuple):
@@ -18,6 +20,13 @@ class Standing(NamedTuple):
     phase: Phase
     until: datetime | None = None
     """While it waits: when it expires."""
+    score: str = ""
+    """While it waits: for example `1 of 2 approvals (ada)`."""
+
+    @property
+    def short_score(self) -> str:
+        """Without the names."""
+        return self.score.partition(" (")[0]
 
 
 class Said(NamedTuple):
@@ -109,12 +118,16 @@ def standing(incident: Incident, rows: Sequence[Row]) -> Standing:
     verdict = verdict_of(rows)
     if planned is None or verdict is None or verdict.outcome or verdict.mode is Mode.MONITOR:
         return Standing(Phase.PLANNING)
-    if verdict.mode is Mode.AUTO or any(said.counts for said in decisions(rows)):
+    counted = [said.decision for said in decisions(rows) if said.counts]
+    names = [decision.by or "an unverified sender" for decision in counted if decision.approved]
+    needed = verdict.policy.approvers_needed(rights_of(verdict.plan))
+    if verdict.mode is Mode.AUTO or len(names) >= needed or len(names) < len(counted):
         return Standing(Phase.ACTING)
     until = planned.at + verdict.policy.approval_expires
     if verdict.plan.requeue_until:
         until = min(until, verdict.plan.requeue_until)
-    return Standing(Phase.WAITING, until)
+    score = f"{len(names)} of {plural(needed)}" + (f" ({', '.join(names)})" if names else "")
+    return Standing(Phase.WAITING, until, score)
 
 
 def timeline(incident: Incident, rows: Sequence[Row]) -> tuple[StepTime, ...]:
@@ -173,6 +186,7 @@ _STEPS: dict[RowKind, Callable[[Row], tuple[str, str]]] = {
     RowKind.LEAVE: _left,
     RowKind.OUTPUTS_KEPT: lambda row: ("outputs kept", f"{len(row.body.get('kept', ()))} files"),
     RowKind.VERIFIED: _proved,
+    RowKind.ESCALATED: lambda row: ("escalated", str(row.body.get("next", ""))),
     RowKind.NOTE: lambda row: ("note", str(row.body.get("text", ""))),
     RowKind.CLOSED: lambda row: (str(row.body.get("outcome")), str(row.body.get("reason", ""))),
 }

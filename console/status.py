@@ -14,6 +14,8 @@ from rich.text import Text
 from relight.clients.ledger import Ledger
 from relight.config.reading import Document, read
 from relight.config.settings import ConfigError, Settings, load, named_file, read_settings
+from relight.console import escalations, guard
+from relight.console.guard import Guarded
 from relight.console.incidents import look
 from relight.console.output import Part, grid, joined, words
 from relight.console.text import ago, clean, count, local, span
@@ -41,6 +43,12 @@ class Status(NamedTuple):
     """Ids of incidents that wait for a person, newest first."""
     running: int
     """Attempts that run."""
+    scores: tuple[str, ...] = ()
+    """How far the approvals of those that wait are, in the same order."""
+    escalated: tuple[escalations.Escalation, ...] = ()
+    """Incidents that ended with nothing done, and left to people."""
+    guarded: Guarded | None = None
+    """How the guard stands."""
     file_problem: str = ""
     """Why the policy of this shell's settings file cannot be used; empty: it can."""
 
@@ -63,7 +71,12 @@ class Status(NamedTuple):
     @property
     def well(self) -> bool:
         """True when all is watched and delivered, by the newest policy."""
-        return self.works and not self.unseen and not self.late and not self.refused
+        return self.works and not (self.unseen or self.late or self.refused or self.stopped)
+
+    @property
+    def stopped(self) -> bool:
+        """True while the breaker is open, the kill switch is on, or neither is known."""
+        return self.guarded is not None and self.guarded.stopped
 
     @property
     def refused(self) -> tuple[str, ...]:
@@ -95,6 +108,7 @@ async def collect(ledger: Ledger, settings: Settings, now: datetime, file_proble
     workers = known.counted(now)
     opened = await ledger.incidents(cluster=cluster, open_only=True, limit=_FETCHED)
     listed = await asyncio.gather(*(look(ledger, incident) for incident in opened))
+    waiting = [each for each in listed if each.standing.phase is Phase.WAITING]
     return Status(
         cluster=cluster,
         mode=workers[0].mode if workers else str(settings.policy.ceiling),
@@ -102,8 +116,11 @@ async def collect(ledger: Ledger, settings: Settings, now: datetime, file_proble
         workers=workers,
         sights=known.sights(now),
         backlog=await ledger.backlog(cluster),
-        waiting=tuple(each.incident.id for each in listed if each.standing.phase is Phase.WAITING),
+        waiting=tuple(each.incident.id for each in waiting),
+        scores=tuple(each.standing.short_score for each in waiting),
+        escalated=await escalations.collect(ledger, cluster, now),
         running=len(await ledger.running_attempts(cluster)),
+        guarded=await guard.collect(ledger, settings, now),
         file_problem=file_problem,
     )
 
@@ -137,7 +154,13 @@ def as_json(status: Status) -> dict[str, Any]:
             }
             for name, sight in status.sights.items()
         },
-        "incidents": {"open": backlog.open_incidents, "waiting": list(status.waiting)},
+        "guard": guard.as_json(status.guarded) if status.guarded else None,
+        "incidents": {
+            "open": backlog.open_incidents,
+            "waiting": list(status.waiting),
+            "approvals": dict(zip(status.waiting, status.scores, strict=True)),
+            "escalated": escalations.as_json(status.escalated),
+        },
         "refused": list(status.refused),
         "outbox": {
             "undelivered": backlog.undelivered,
@@ -174,7 +197,8 @@ def picture(status: Status) -> RenderableType:
     parts = [
         Part("Worker", _workers(status)),
         Part("Policy", _policies(status)),
-        Part("Incidents", (_incidents(status),)),
+        Part("Guard", guard.lines(status.guarded) if status.guarded else ()),
+        Part("Incidents", (_incidents(status), *escalations.lines(status.escalated, status.now))),
         Part("Outbox", (_outbox(status),)),
         Part("Jobs", _jobs(status)),
     ]
@@ -211,7 +235,8 @@ def _incidents(status: Status) -> Text:
     opened, waiting = status.backlog.open_incidents, len(status.waiting)
     if not opened:
         return words("none open")
-    more = f"{waiting} waiting for you: relight show {status.waiting[0]}" if waiting else "none waits for you"
+    first = f"relight show {status.waiting[0]} ({status.scores[0]})" if waiting else ""
+    more = f"{waiting} waiting for you: {first}" if waiting else "none waits for you"
     return joined([(f"{opened} open", ""), (more, "bold yellow" if waiting else "dim")])
 
 
@@ -273,6 +298,8 @@ def _sum(status: Status) -> Text:
         )
     told = [f"{clean(name)} {status.sights[name].state(status.now)}" for name in status.unseen]
     told += ["detections are not delivered"] if status.late else []
+    if not told and status.stopped:
+        return words("All detectors see, but Relight only observes: relight breaker", "bold red")
     if not told:
         return words("All detectors see, but the newest settings are refused: relight config check", "bold red")
     return words(f"Not all is seen: {', '.join(told)}.", "bold red")

@@ -107,6 +107,13 @@ sys.exit(any(name.startswith(("nvidia-", "cuda-", "triton")) for name in names))
 PY
 }
 
+# Where torch is, what else writes checkpoints for tests to damage: 28 MB, and never another torch.
+trainers() {
+  timeout "$TORCH_LIMIT_S" "$VENV/bin/python" -m pip --disable-pip-version-check --no-input install -q \
+    --only-binary :all: -c constraints.txt accelerate pytorch-lightning safetensors transformers "torch==$1" ||
+    say "trainers: left out (installing failed or took over $TORCH_LIMIT_S s); tests that use them are skipped"
+}
+
 # No test needs torch: those that use it are skipped without it, and say so. What `pip install torch` brings
 # depends on the index that pip is set up with: a CPU build of 200 MB, or (PyPI's own, on Linux) a CUDA build of
 # several GB. So:
@@ -131,6 +138,9 @@ torch() {
     yes) has_torch || pip install -c constraints.txt torch ;;
     *) die "TORCH is no, cheap or yes, not '$1'" ;;
   esac
+  if [ "$1" != no ] && has_torch; then
+    trainers "$("$VENV/bin/python" -c 'import torch; print(torch.__version__)')"
+  fi
 }
 
 case "${1:-}" in

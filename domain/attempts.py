@@ -93,6 +93,8 @@ class AttemptState(Value):
     running: bool = True
     ended_at: datetime | None = None
     """When Relight first saw it no longer RUNNING."""
+    ends: int = 0
+    """How often slurmctld has forgotten an end of it and shown it RUNNING again: each end is told for itself."""
     successors: tuple[int, ...] = ()
     """Jobs that waited to go on with its work in the last look before its end: Slurm clears a job's dependency when
     it starts (seen), so afterwards it no longer shows."""
@@ -126,6 +128,10 @@ class Progress(Value):
     """The step since which it has been slower than itself; None while it is not."""
     wrong_since: int | None = None
     """The step since which its numbers have been wrong; None while they are not."""
+    saved_step: int | None = None
+    """The newest step at which its output says that a checkpoint was written, all of it; None: no line said so."""
+    saved_at: datetime | None = None
+    """When that line became visible."""
 
 
 def progress_cursor(key: AttemptKey) -> str:
@@ -141,8 +147,11 @@ def lineage_id(cluster: str, record: JobRecord) -> str:
 def same_lineage(last: Attempt, record: JobRecord) -> bool:
     """True when the record is a later execution of the same job, not a reused id.
 
-    Fewer restarts than last seen, another user, name or script path: Slurm gave the id to another job.
+    Fewer restarts than last seen, another user, name or script path: Slurm gave the id to another job. A requeue moves
+    SubmitTime and adds a restart; a later SubmitTime without one is the same script, submitted again under a reused id.
     """
     old = last.record
     same = (old.user, old.name, old.command) == (record.user, record.name, record.command)
-    return same and record.restarts >= old.restarts and record.submit_time >= old.submit_time
+    if record.submit_time > old.submit_time:
+        return same and record.restarts > old.restarts
+    return same and record.restarts >= old.restarts and record.submit_time == old.submit_time

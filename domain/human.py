@@ -1,4 +1,4 @@
-"""Durations as people write them: `30m`, `1h30m`, `PT30M`."""
+"""Durations and percentages as people write them: `30m`, `1h30m`, `PT30M`; `15%`."""
 
 import re
 from collections.abc import Callable
@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, TypeAdapter, ValidationError, WithJsonSchema
+from pydantic_core import core_schema
 
 _UNITS = {"w": "weeks", "d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
 _SHORT = re.compile("".join(rf"(?:(?P<{unit}>[0-9]{{1,9}}(?:\.[0-9]{{1,6}})?)\s*{unit})?\s*" for unit in _UNITS))
@@ -54,6 +55,41 @@ def between(least: timedelta, most: timedelta) -> Callable[[timedelta], timedelt
         return value
 
     return check
+
+
+class Share(float):
+    """A part of a whole, from 0 to 1; written and printed in percent, for example `15%`."""
+
+    def __str__(self) -> str:
+        """As a person writes it."""
+        return f"{round(self * 100, 4):g}%"
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _source: Any, _handler: Any) -> core_schema.CoreSchema:
+        """Read by `share`, written as text."""
+        return core_schema.no_info_plain_validator_function(share, serialization=core_schema.to_string_ser_schema())
+
+
+_PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,4})?)\s*%")
+_WHOLE = 100.0
+
+
+def share(value: Any) -> Share:
+    """A share.
+
+    Raises:
+        ValueError: anything but a percentage, a bare number too: whether 1 means all or a hundredth would be a guess.
+    """
+    if isinstance(value, Share):
+        return value
+    found = _PERCENT.fullmatch(value.strip()) if isinstance(value, str) else None
+    if found is None or not 0 < float(found[1]) <= _WHOLE:
+        raise ValueError("must be a percentage above 0% and up to 100%, like 5% or 12.5%")
+    return Share(float(found[1]) / _WHOLE)
+
+
+Percentage = Annotated[Share, _schema(r"^[0-9]{1,3}(\.[0-9]{1,4})?\s*%$", "5%", "12.5%")]
+"""A share of a whole; written in percent."""
 
 
 def spoken(value: timedelta) -> str:

@@ -1,13 +1,14 @@
 """Why an interrupted job is not started again: the first rule that fits."""
 
-from collections.abc import Sequence
 from datetime import timedelta
 
+from relight.domain.budget import budget, charged_to
 from relight.domain.diagnosis import Action, Hypothesis
 from relight.domain.evidence import Interruption, Source
 from relight.domain.hands import Hand, held_by_another, held_by_slurm, requeued
-from relight.domain.incidents import MOVED, USED_AN_ATTEMPT, Incident, Outcome
+from relight.domain.incidents import Outcome
 from relight.domain.permits import Policy
+from relight.domain.plan import Restart
 from relight.domain.situation import LOSES_TIME, Situation
 from relight.domain.slurm import ENDED, ENDED_BADLY, JobRecord, JobState
 from relight.domain.wishes import Wishes
@@ -60,6 +61,8 @@ def _not_ours_to_requeue(situation: Situation, record: JobRecord) -> NoRetry:
         return theirs
     if situation.hand is Hand.NOBODY and not record.requeue:
         return Outcome.STOPPED, "the job was submitted with --no-requeue"
+    if situation.hand is Hand.NOBODY and record.exit_code in situation.facts.requeue_exit:
+        return Outcome.OVERRIDDEN, f"Slurm itself queues the job again for exit code {record.exit_code} (RequeueExit)"
     if record.exit_code == EXIT_DO_NOT_REQUEUE:
         return Outcome.STOPPED, f"the job ended with exit code {EXIT_DO_NOT_REQUEUE}: do not requeue"
     if situation.deadline is not None and situation.now > situation.deadline:
@@ -103,10 +106,9 @@ def _useless(situation: Situation, cause: Hypothesis, policy: Policy) -> NoRetry
 
 
 def _spent(situation: Situation, cause: Hypothesis, policy: Policy) -> NoRetry:
-    spent = attempts_without_progress(situation.earlier)
-    if spent >= policy.attempts_without_progress:
-        return Outcome.STOPPED, f"{spent} restarts brought no progress; {cause.summary}".rstrip("; ")
-    return None
+    restart = Restart.ADOPT if situation.hand is Hand.SLURM else Restart.REQUEUE
+    spent = budget(situation.earlier, situation.marks, policy).spent(charged_to(cause, restart))
+    return (Outcome.STOPPED, f"{spent}; {cause.summary}".rstrip("; ")) if spent else None
 
 
 def _stays_held(situation: Situation, cause: Hypothesis, policy: Policy) -> NoRetry:
@@ -131,14 +133,3 @@ def _not_an_interruption(situation: Situation, record: JobRecord) -> NoRetry:
     if record.state is JobState.UNKNOWN:
         return Outcome.FAILED, "the job's state could not be read"
     return None
-
-
-def attempts_without_progress(earlier: Sequence[Incident]) -> int:
-    """Restarts in a row, newest first, that did not get past the failure."""
-    count = 0
-    for incident in earlier:
-        if incident.outcome in MOVED:
-            break
-        if incident.outcome in USED_AN_ATTEMPT:
-            count += 1
-    return count

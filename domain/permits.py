@@ -1,6 +1,6 @@
 """What the operator allows: numbers, and for each detector and action how far Relight may go."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from enum import StrEnum
 from itertools import product
@@ -8,11 +8,15 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
+from relight.domain.allowances import DEFAULT_BACKOFF, DEFAULT_RETRIES, Backoff, FullRetries
 from relight.domain.base import Value
+from relight.domain.breaker import BreakerPolicy
 from relight.domain.evidence import Interruption
-from relight.domain.human import Duration, between
+from relight.domain.human import Duration, Percentage, Share, between
 from relight.domain.plan import Mode
 from relight.domain.progress import HangPolicy
+from relight.domain.reports import CheckName
+from relight.domain.rights import APPROVERS, Count, Right
 
 LONGEST = timedelta(days=30)
 
@@ -52,8 +56,24 @@ def most(*permits: Permit) -> Permit:
     return max(permits, key=_POWER.index)
 
 
-WHAT: tuple[str, ...] = (*Interruption, *Act, *(f"{kind}.{act}" for kind, act in product(Interruption, Act)))
-"""All that `modes` can name: a detector, an action, or one action after one detector, such as `hang.restart`."""
+NODE_RIGHTS: Mapping[Right, Permit] = {
+    Right.RETURN: Permit.MONITOR,
+    Right.DOWN: Permit.APPROVE,
+    Right.REBOOT: Permit.MONITOR,
+    Right.REPLACE: Permit.MONITOR,
+}
+"""What is done to a node in quarantine, whatever was detected, and how far that goes where nobody says so.
+
+`mode` only lowers it: a site that lets jobs be restarted unasked has not said so of its nodes.
+"""
+WHAT: tuple[str, ...] = (
+    *Interruption,
+    *Act,
+    *(f"{kind}.{act}" for kind, act in product(Interruption, Act)),
+    *NODE_RIGHTS,
+)
+"""All that `modes` can name: a detector, an action, one action after one detector, such as `hang.restart`, or what is
+done to a node in quarantine."""
 
 
 def _off(value: Any) -> Any:
@@ -63,9 +83,10 @@ def _off(value: Any) -> Any:
 
 def _named(value: str) -> str:
     if value not in WHAT:
-        detectors, acts = ", ".join(Interruption), ", ".join(Act)
+        detectors, acts, nodes = ", ".join(Interruption), ", ".join(Act), ", ".join(NODE_RIGHTS)
         raise ValueError(
-            f"no such detector or action; accepted: {detectors}; {acts}; or both joined by a dot, as in hang.restart"
+            f"no such detector or action; accepted: {detectors}; {acts}; or both joined by a dot, as in hang.restart; "
+            f"of nodes in quarantine: {nodes}"
         )
     return value
 
@@ -109,10 +130,35 @@ class Policy(Value):
     """Whether a bare `approve` signal, whose sender proves no identity, may approve a restart."""
     approval_expires: Wait = timedelta(minutes=30)
     """A plan nobody decided on by then is dropped, and the incident ends as `expired`."""
+    execution_expires: Wait = timedelta(minutes=10)
+    """What was approved and has not begun by so long after it is not done any more."""
+    approvers: dict[Right, Count] = dict(APPROVERS)
+    """How many different people must approve, by action; the most demanding one of a plan counts."""
     attempts_without_progress: Attempts = 3
-    """After so many restarts of a job that did not get past the failure, it is left stopped."""
+    """After so many restarts of a job that did not get past the failure, it is left stopped, whatever the causes."""
+    retries: FullRetries = DEFAULT_RETRIES
+    """Restarts for each cause without a new durable checkpoint (`domain.budget`)."""
+    backoff: Backoff = DEFAULT_BACKOFF
+    """How long a restart waits after none, one, two ... that brought no progress; the last repeats."""
+    exclusions_expire: Wait = timedelta(hours=24)
+    """How long a node is kept out of a job's retries; then it is allowed again, at the job's next restart."""
     drains_per_hour: int = Field(default=1, ge=0, le=100)
     """Nodes that may be drained in any hour on the whole cluster."""
+    drain_share: Percentage = Share(0.05)
+    """The part of each of the node's partitions that may be drained in any hour; one node always may."""
+    most_unavailable: Percentage = Share(0.15)
+    """No node is drained while so much of one of its partitions is out of service, whatever the causes."""
+    drains_per_domain: int = Field(default=1, ge=1, le=100)
+    """Nodes that may be drained in any hour below one leaf switch or in one block of Slurm's topology."""
+    downs_per_hour: int = Field(default=1, ge=0, le=100)
+    """Nodes that hang in COMPLETING and may be declared down in any hour on the whole cluster."""
+    cool_down: Wait = timedelta(hours=6)
+    """How long a node is not drained again after a person has put it back into service."""
+    breaker: BreakerPolicy = BreakerPolicy()
+    drain_takes: Wait = timedelta(days=1)
+    """A node whose jobs have not ended so long after its drain is told to people; it is waited for all the same."""
+    return_requires: tuple[CheckName, ...] = ()
+    """Checks that must have passed before a node is returned, also where the node says that they are not possible."""
     partitions: tuple[str, ...] = ()
     """Only jobs of these partitions are looked after; empty: of all."""
     progress_within: Wait = timedelta(minutes=30)
@@ -123,6 +169,15 @@ class Policy(Value):
         """How far Relight may go with this action after such an interruption."""
         mode = Permit(self.mode)
         return said(mode, self.modes, kind, act) or mode
+
+    def node_permit(self, right: Right) -> Permit:
+        """How far Relight may go with this action on a node in quarantine; `NODE_RIGHTS` has them."""
+        named = self.modes.get(str(right))
+        return named if named is not None else least(NODE_RIGHTS[right], Permit(self.mode))
+
+    def approvers_needed(self, rights: Iterable[Right]) -> int:
+        """How many different people must approve a plan with these actions."""
+        return max((self.approvers.get(right, APPROVERS[right]) for right in rights), default=1)
 
     @property
     def ceiling(self) -> Mode:

@@ -1,12 +1,11 @@
 """A plan: the exact actions proposed for one incident. It can be printed, approved, then carried out."""
 
 import hashlib
-import hmac
 from datetime import datetime, timedelta
 from enum import StrEnum
 
 from relight.domain.attempts import AttemptKey
-from relight.domain.base import Value, canonical_json
+from relight.domain.base import Value, canonical_json, clip
 
 
 class Mode(StrEnum):
@@ -54,13 +53,22 @@ class Plan(Value):
     """Why this plan, one sentence for a person."""
     requeue_until: datetime | None = None
     """After this Slurm forgets the ended attempt (MinJobAge) and a requeue is impossible."""
+    fresh: str = ""
+    """What a person can do then: the command that submits the job anew from what was kept of it."""
+    basis: str = ""
+    """Stands for what the plan rests on: the policy's version, the cause and its evidence."""
+    requested_by: str = ""
+    """The person who asked for it by command, and may not approve it; empty: Relight proposes it by itself."""
 
     @property
     def digest(self) -> str:
-        """SHA-256 over the actions; an approval is bound to it. The wording of the reason is not part."""
+        """SHA-256 over actions and basis; an approval is bound to it. The wording of the reason is not part."""
         body = self.model_dump(mode="json", include={"attempt", "restart", "cancel", "exclude", "drain"})
-        if self.release:  # not always: plans made before there was a release keep their digests
+        # Not always: plans made before there were these keep their digests.
+        if self.release:
             body["release"] = True
+        if self.basis:
+            body["basis"] = self.basis
         return hashlib.sha256(canonical_json(body).encode()).hexdigest()
 
     @property
@@ -100,22 +108,20 @@ class Decision(Value):
 MIN_DIGEST_PREFIX = 8
 
 
-def decision_fits(decision: Decision, plan: Plan) -> str | None:
-    """Why this decision does not count for this plan, or None when it does."""
-    prefix = decision.digest.strip().lower()
+def digest_fits(said: str, digest: str) -> str | None:
+    """Why a digest, or the first digits of one, does not name this plan; None when it does."""
+    prefix = said.strip().lower()
     if len(prefix) < MIN_DIGEST_PREFIX:
         return f"digest {prefix!r} is shorter than {MIN_DIGEST_PREFIX} digits"
-    if not plan.digest.startswith(prefix):
-        return f"digest {prefix!r} is of another plan; this one is {plan.digest[:12]}"
+    if not digest.startswith(prefix):
+        return f"digest {clip(prefix, 64)!r} is of another plan; this one is {digest[:12]}"
     return None
+
+
+def decision_fits(decision: Decision, plan: Plan) -> str | None:
+    """Why this decision does not count for this plan, or None when it does."""
+    return digest_fits(decision.digest, plan.digest)
 
 
 MIN_JOB_AGE_MARGIN = timedelta(seconds=60)
 """How long before Slurm may purge the record a requeue is no longer tried."""
-
-
-def sign(key: bytes, incident: str, decision: Decision, at: datetime) -> str:
-    """The signature of a decision: HMAC-SHA256 over incident, decision and time."""
-    said = decision.model_dump(mode="json", exclude={"verified"})
-    text = canonical_json({"incident": incident, "decision": said, "at": at.isoformat()})
-    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()

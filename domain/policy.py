@@ -1,16 +1,20 @@
 """The pure decision what to do about one interruption, within what the policy allows."""
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import NamedTuple
 
-from relight.domain.base import Value
+from relight.domain.base import Value, few
+from relight.domain.budget import budget
 from relight.domain.diagnosis import Action, Diagnosis, Hypothesis
 from relight.domain.evidence import Answer, Interruption
+from relight.domain.exclusions import Chosen, Exclusion, choose, proof_of
 from relight.domain.hands import Hand, held_by_slurm, requeued
 from relight.domain.incidents import Outcome
-from relight.domain.no_retry import EXIT_DO_NOT_REQUEUE, attempts_without_progress, no_retry
+from relight.domain.no_retry import EXIT_DO_NOT_REQUEUE, no_retry
 from relight.domain.permits import Act, Permit, Policy, least, mode_of
 from relight.domain.plan import Mode, Plan, Restart
+from relight.domain.rights import Approver
 from relight.domain.situation import LOSES_TIME, Situation
 from relight.domain.successors import successors
 from relight.domain.wishes import Wishes, wishes
@@ -23,7 +27,6 @@ __all__ = [
     "Situation",
     "Verdict",
     "actions",
-    "attempts_without_progress",
     "decide",
     "exclusions",
     "successors",
@@ -45,6 +48,14 @@ class Verdict(Value):
     """Names the whole policy it was made from, rules included; empty in what version 0.1 wrote."""
     policy_rules: tuple[str, ...] = ()
     """The rules of the policy that fit the job, in words."""
+    approvers: tuple[Approver, ...] = ()
+    """Whose signatures count where people must approve: public keys only, so that every reader judges the same."""
+    exclusions: tuple[Exclusion, ...] = ()
+    """What the plan excludes, in the same order: the best proven first. From its end they are taken back."""
+    allow: tuple[str, ...] = ()
+    """Nodes of ours that are taken out of the job's list again: nobody needs to approve that."""
+    not_before: datetime | None = None
+    """The restarted job begins no sooner; None: at once. It is requeued at once all the same."""
     outcome: Outcome | None = None
     """Set when there is no restart: how the incident ends, once what the plan does besides is done."""
 
@@ -54,6 +65,7 @@ class _Draft(NamedTuple):
 
     plan: Plan
     outcome: Outcome | None
+    chosen: Chosen = Chosen((), (), "")
 
 
 def decide(situation: Situation, diagnosis: Diagnosis, policy: Policy) -> Verdict:
@@ -73,7 +85,25 @@ def decide(situation: Situation, diagnosis: Diagnosis, policy: Policy) -> Verdic
     mode, why = _lowered(situation, mode_of(permits[weakest]))
     reason = why or _said(policy.permit(situation.kind, weakest), situation.kind, weakest, policy, asked)
     reason = "; ".join((reason, *asked.remarks))
-    return Verdict(plan=draft.plan, mode=mode, mode_reason=reason, policy=policy, outcome=draft.outcome)
+    restarts = draft.plan.restart is not Restart.NONE
+    used = budget(situation.earlier, situation.marks, policy)
+    waits = restarts and bool(used.wait)
+    plan = draft.plan.model_copy(update={"reason": f"{draft.plan.reason} ({used.why_wait})"}) if waits else draft.plan
+    return Verdict(
+        plan=plan,
+        mode=mode,
+        mode_reason=reason,
+        policy=policy,
+        outcome=draft.outcome,
+        exclusions=_kept_out(draft) if restarts else (),
+        allow=draft.chosen.allow if restarts else (),
+        not_before=situation.now + used.wait if waits else None,
+    )
+
+
+def _kept_out(draft: _Draft) -> tuple[Exclusion, ...]:
+    """What the next attempt keeps away from: new nodes as far as the plan still holds them, and those that stand."""
+    return tuple(e for e in draft.chosen.exclude if e.incident or e.node in draft.plan.exclude)
 
 
 def _said(permit: Permit, kind: Interruption, act: Act, policy: Policy, asked: Wishes) -> str:
@@ -84,16 +114,26 @@ def _said(permit: Permit, kind: Interruption, act: Act, policy: Policy, asked: W
 
 
 def _lowered(situation: Situation, mode: Mode) -> tuple[Mode, str]:
-    """The mode, lowered where nobody should act unasked, whatever the policy says; and why."""
-    if mode is not Mode.AUTO:
-        return mode, ""
+    """The mode, lowered where nobody should act, or not unasked, whatever the policy says; and why."""
+    began, partition = situation.began or situation.now, situation.attempt.record.partition
+    stop = situation.guard.stops(situation.now, began, partition)
+    if stop and mode is not Mode.MONITOR:
+        return Mode.MONITOR, stop
+    doubt = _doubt(situation) if mode is Mode.AUTO else ""
+    return (Mode.APPROVE, doubt) if doubt else (mode, "")
+
+
+def _doubt(situation: Situation) -> str:
+    """Why nobody should act unasked; empty where nothing speaks against it."""
+    if situation.guard.unknown:
+        return situation.guard.unknown
     if situation.blind:
-        return Mode.APPROVE, "; ".join(each.text for each in situation.blind[:3])
+        return "; ".join(each.text for each in situation.blind[:3])
     if situation.kind in LOSES_TIME:
-        return Mode.APPROVE, f"an attempt that still trains is never ended unasked ({situation.kind})"
+        return f"an attempt that still trains is never ended unasked ({situation.kind})"
     if situation.kind is Interruption.HANG and situation.witness is not Answer.YES:
-        return Mode.APPROVE, "a silent log alone never acts: no second witness of the hang"
-    return mode, ""
+        return "a silent log alone never acts: no second witness of the hang"
+    return ""
 
 
 def actions(plan: Plan) -> tuple[Act, ...]:
@@ -121,7 +161,7 @@ def _allowed(draft: _Draft, permits: Mapping[Act, Permit], situation: Situation)
         if permits[act] is Permit.MONITOR and permits[first] is not Permit.MONITOR:
             plan = _without(plan, act, Permit.MONITOR, kind)
     if (plan.restart, plan.cancel) == (draft.plan.restart, draft.plan.cancel):
-        return _Draft(plan, draft.outcome)
+        return draft._replace(plan=plan)
     goes_on = situation.hand is not Hand.NOBODY or (situation.record is not None and situation.record.running)
     return _Draft(plan, Outcome.OBSERVED if goes_on and not plan.drain else Outcome.STOPPED)
 
@@ -166,18 +206,28 @@ def _draft(situation: Situation, cause: Hypothesis, policy: Policy, asked: Wishe
             reason=reason + _undrained(situation, cause),
         )
         return _Draft(plan, outcome)
-    exclude, remark = exclusions(situation, cause)
+    chosen = exclusions(situation, cause, policy)
+    new, remark = _to_exclude(situation, chosen)
     restart = Restart.ADOPT if situation.hand is Hand.SLURM else Restart.REQUEUE
     plan = Plan(
         attempt=situation.attempt.key,
         restart=restart,
         release=situation.record is not None and restart is Restart.ADOPT and held_by_slurm(situation.record),
-        exclude=exclude,
+        exclude=new,
         drain=_drains(situation, cause),
         reason=(cause.summary or str(cause.category)) + remark + _undrained(situation, cause),
         requeue_until=situation.deadline,
     )
-    return _Draft(plan, None)
+    return _Draft(plan, None, chosen)
+
+
+def _to_exclude(situation: Situation, chosen: Chosen) -> tuple[tuple[str, ...], str]:
+    """What is to be put into the job's list, and a remark: Slurm keeps over a requeue what stands in it already."""
+    listed = set((situation.record or situation.attempt.record).excluded_nodes)
+    stays = [e.node for e in chosen.exclude if e.incident and e.node in listed]
+    remarks = (chosen.remark, f"{few(stays)} stays excluded" if stays else "")
+    told = "; ".join(filter(None, remarks))
+    return tuple(e.node for e in chosen.exclude if e.node not in stays), f" ({told})" if told else ""
 
 
 def _drains(situation: Situation, cause: Hypothesis) -> tuple[str, ...]:
@@ -201,23 +251,22 @@ def _undrained(situation: Situation, cause: Hypothesis) -> str:
     return f" (nothing is drained: {why})" if why and cause.drain_nodes else ""
 
 
-def exclusions(situation: Situation, cause: Hypothesis) -> tuple[tuple[str, ...], str]:
-    """Nodes to keep out of the retry, and a remark when some could not be.
-
-    An exclusion that leaves too few nodes is accepted by Slurm and then pends for ever as BadConstraints
-    (seen). So eligible nodes are counted before, and the least proven exclusions are left out: those without
-    a platform witness first.
-    """
-    if cause.action is not Action.RESTART_EXCLUDING_NODE:
-        return (), ""
-    mine = set(situation.attempt.record.nodes)
-    proven = [n for n in cause.drain_nodes if n in mine]
-    wanted = [*proven, *(n for n in cause.implicated.nodes if n in mine and n not in proven)]
-    user_excludes = set(situation.attempt.record.excluded_nodes)
-    free = {n.name for n in situation.nodes if n.eligible} - user_excludes
-    kept = list(wanted)
-    while kept and len(free - set(kept)) < situation.attempt.record.node_count:
-        kept.pop()
-    dropped = [n for n in wanted if n not in kept]
-    remark = f" ({', '.join(dropped)} not excluded: too few nodes would be left)" if dropped else ""
-    return tuple(kept), remark
+def exclusions(situation: Situation, cause: Hypothesis, policy: Policy) -> Chosen:
+    """Nodes to keep out of the retry: those that the cause names, and ours of earlier incidents that still hold."""
+    own = situation.attempt.record
+    ours = {e.node for e in situation.exclusions}
+    listed = {*own.excluded_nodes, *(situation.record.excluded_nodes if situation.record else ())}
+    usable = {n.name for n in situation.nodes if n.eligible} - (listed - ours)
+    named = (*cause.drain_nodes, *cause.implicated.nodes) if cause.action is Action.RESTART_EXCLUDING_NODE else ()
+    proposed = [
+        Exclusion(
+            node=node,
+            since=situation.now,
+            until=situation.now + policy.exclusions_expire,
+            proof=proof_of(node, cause, situation.earlier),
+        )
+        for node in dict.fromkeys(named)
+        if node in own.nodes
+    ]
+    known, now, lemons = situation.exclusions, situation.now, situation.lemons
+    return choose(proposed, known, now, usable=usable, needed=own.node_count, lemons=lemons)

@@ -4,17 +4,33 @@ Layers are asked in this order: the rules that fit the job, as they stand in the
 the first layer that has it decides; for how far Relight may go, each detector and action is a key of its own.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, NamedTuple, Self
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
+from relight.domain.allowances import Backoff, Retries
 from relight.domain.base import Value, canonical_json, short_hash
 from relight.domain.evidence import Interruption
-from relight.domain.permits import Act, Attempts, Modes, Permit, Permitted, Policy, Wait, mode_of, most, said
+from relight.domain.permits import (
+    NODE_RIGHTS,
+    Act,
+    Attempts,
+    Modes,
+    Permit,
+    Permitted,
+    Policy,
+    Wait,
+    least,
+    mode_of,
+    most,
+    said,
+)
 from relight.domain.plan import Mode
-from relight.domain.slurm import JobRecord
+from relight.domain.rights import Count, Right
+from relight.domain.slurm import JobRecord, JobState
 
 MOST_RULES = 200
 MOST_GLOBS = 100
@@ -124,7 +140,12 @@ class Changes(Value):
     modes: Modes = {}
     trust_temporal_ui: bool | None = None
     approval_expires: Wait | None = None
+    execution_expires: Wait | None = None
+    approvers: dict[Right, Count] = {}
     attempts_without_progress: Attempts | None = None
+    retries: Retries = {}
+    backoff: Backoff | None = None
+    exclusions_expire: Wait | None = None
     progress_within: Wait | None = None
 
     @model_validator(mode="after")
@@ -137,11 +158,21 @@ class Changes(Value):
         """The keys that it decides, detectors and actions one by one, such as `hang.restart`."""
         cells = {f"{kind}.{act}" for kind, act in CELLS if said(self.mode, self.modes, kind, act) is not None}
         flat = {key for key in ("mode", *PLAIN) if getattr(self, key) is not None}
-        return frozenset(cells | flat)
+        named = {f"approvers.{right}" for right in self.approvers} | {f"retries.{cause}" for cause in self.retries}
+        named |= {name for name in self.modes if name in NODE_RIGHTS}
+        return frozenset(cells | flat | named)
 
 
 CELLS = tuple((kind, act) for kind in Interruption for act in Act)
-PLAIN = ("trust_temporal_ui", "approval_expires", "attempts_without_progress", "progress_within")
+PLAIN = (
+    "trust_temporal_ui",
+    "approval_expires",
+    "execution_expires",
+    "attempts_without_progress",
+    "backoff",
+    "exclusions_expire",
+    "progress_within",
+)
 
 
 class Rule(Value):
@@ -190,6 +221,9 @@ def _merged(policy: Policy, layers: list[Changes]) -> Policy:
     fields = {key: getattr(policy, key) for key in Policy.model_fields}
     for key in PLAIN:
         fields[key] = next((found for layer in layers if (found := getattr(layer, key)) is not None), fields[key])
+    for layer in reversed(layers):
+        fields["approvers"] = {**fields["approvers"], **layer.approvers}
+        fields["retries"] = {**fields["retries"], **layer.retries}
     told = next((layer.mode for layer in layers if layer.mode is not None), Permit(policy.mode))
     fields["mode"] = mode = mode_of(told)
     permits = {f"{kind}.{act}": _permit(policy, layers, kind, act) for kind, act in CELLS}
@@ -200,6 +234,28 @@ def _merged(policy: Policy, layers: list[Changes]) -> Policy:
 def _permit(policy: Policy, layers: list[Changes], kind: Interruption, act: Act) -> Permit:
     told = (said(layer.mode, layer.modes, kind, act) for layer in layers)
     return next((permit for permit in told if permit is not None), policy.permit(kind, act))
+
+
+def node_permit(policy: Policy, cluster: str, partitions: Iterable[str], right: Right) -> Permit:
+    """How far Relight may go with an action on a node in quarantine: in the strictest of the node's partitions.
+
+    Of the rules only those count that name nothing but clusters and partitions: a node is nobody's job. The first
+    that names the action decides; the modes of those before it, and the default, only lower.
+    """
+    permits = [_node_permit(policy, cluster, partition, right) for partition in partitions]
+    return least(*permits) if permits else policy.node_permit(right)
+
+
+def _node_permit(policy: Policy, cluster: str, partition: str, right: Right) -> Permit:
+    never = datetime.min.replace(tzinfo=UTC)
+    here = JobRecord(job_id=0, partition=partition, state=JobState.UNKNOWN, submit_time=never)
+    caps: list[Permit] = []
+    for rule in policy.rules if isinstance(policy, SitePolicy) else ():
+        if {key for key, _ in rule.match.given()} <= {"cluster", "partition"} and rule.match.fits(cluster, here):
+            if (named := rule.set.modes.get(str(right))) is not None:
+                return least(named, *caps)
+            caps += [rule.set.mode] if rule.set.mode is not None else []
+    return least(policy.node_permit(right), *caps)
 
 
 class Contradiction(NamedTuple):

@@ -101,6 +101,8 @@ class ProbeKind(StrEnum):
 
     STACKS = "stacks"
     """Python stacks of a job's processes on the node (`py-spy dump --nonblocking`)."""
+    CHECK = "check"
+    """Whether the node is fit for work: it must be empty. Takes minutes."""
 
 
 class ProbeRequest(Value):
@@ -108,7 +110,61 @@ class ProbeRequest(Value):
 
     id: str = Field(max_length=200)
     kind: ProbeKind
-    job_id: int
+    job_id: int = 0
+    """Whose stacks; 0 where it is about the node."""
+    gpus: int = 0
+    """Of a check: how many GPUs Slurm says the node has; 0: not known."""
+    reach: tuple[str, ...] = Field(default=(), max_length=4)
+    """Of a check: `host:port` of other nodes' slurmd."""
+
+
+class Result(StrEnum):
+    """How a check of a node went. Unknown is neither pass nor fail."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+    """It could not be made, or did not end in time."""
+    NOT_POSSIBLE = "not possible"
+    """There is nothing to make it with or on: no GPU, no library, no script of the site's."""
+
+
+class CheckName(StrEnum):
+    """What a node's agent checks."""
+
+    NVML = "nvml"
+    """What the driver says of each GPU, twice: recovery action, ECC, row remapping, lost devices, NVLink counters."""
+    EXERCISE = "exercise"
+    """Memory of each GPU written and read back, and a product of matrices that is known exactly."""
+    DISK = "disk"
+    """Space left, and a file written and read back."""
+    NETWORK = "network"
+    """Connections to the controller and to other nodes' slurmd; fabric ports."""
+    SCRIPT = "script"
+    """The site's own, for example LBNL NHC."""
+
+
+class NodeCheck(Value):
+    """One check, made on the node by its agent."""
+
+    name: CheckName
+    result: Result
+    text: str = Field(default="", max_length=600)
+    """What was found, in one line."""
+    seconds: float = 0.0
+    output: str = Field(default="", max_length=16_000)
+    """What a person may want to read besides: the script's output, all that the driver said."""
+
+
+class GpuCard(Value):
+    """What names one GPU for who repairs it. Empty: the driver does not say."""
+
+    gpu: str
+    """PCI address."""
+    index: int
+    uuid: str = ""
+    serial: str = ""
+    model: str = ""
 
 
 class ProcessStack(Value):
@@ -145,6 +201,8 @@ class ProbeAnswer(Value):
     stacks: tuple[ProcessStack, ...] = Field(default=(), max_length=64)
     usage: Usage | None = None
     """None: not all of it can be read."""
+    checks: tuple[NodeCheck, ...] = Field(default=(), max_length=8)
+    cards: tuple[GpuCard, ...] = Field(default=(), max_length=MAX_GPUS)
     problem: str = Field(default="", max_length=300)
 
 

@@ -4,8 +4,11 @@ from datetime import datetime
 
 from relight.domain.attempts import Attempt
 from relight.domain.base import Value
+from relight.domain.budget import Mark
 from relight.domain.detectors import Blind
 from relight.domain.evidence import Answer, Interruption
+from relight.domain.exclusions import Exclusion
+from relight.domain.guard_standing import Standing
 from relight.domain.hands import Hand
 from relight.domain.incidents import Incident
 from relight.domain.plan import MIN_JOB_AGE_MARGIN
@@ -36,6 +39,16 @@ class Situation(Value):
     """For a hang: whether something beside the silence of the log shows it."""
     blind: tuple[Blind, ...] = ()
     """What the decision rests on and is not seen now."""
+    marks: tuple[Mark, ...] = ()
+    """How far the job's attempts are known to have saved their work, this one's too."""
+    exclusions: tuple[Exclusion, ...] = ()
+    """Ours from earlier incidents that stand, expired ones too."""
+    lemons: dict[str, float] = {}
+    """How bad a node's own history is; empty where it is not known."""
+    guard: Standing = Standing()
+    """How the guard stands: pauses, the breaker, the kill switch."""
+    began: datetime | None = None
+    """When the interruption was detected; None: taken for now."""
     requeues: int = 0
     """How often Relight has requeued this job; counted where the job's comment sets a limit."""
 

@@ -129,7 +129,7 @@ def parse_job_state(words: str | Iterable[str]) -> ParsedState:
         elif word in _SHORT_FLAGS:
             flags.add(_SHORT_FLAGS[word])
     if state is None:
-        pending = flags & {JobFlag.REQUEUED, JobFlag.REQUEUE_HOLD, JobFlag.SPECIAL_EXIT}
+        pending = flags & {JobFlag.REQUEUED, JobFlag.REQUEUE_HOLD, JobFlag.RESV_DEL_HOLD, JobFlag.SPECIAL_EXIT}
         state = JobState.PENDING if pending else JobState.UNKNOWN
     return ParsedState(state, frozenset(flags))
 
@@ -384,4 +384,6 @@ class SlurmFacts(Value):
     accounting_storage: str = ""
     accounting_store_flags: frozenset[str] = frozenset()
     job_requeue: bool = True
+    requeue_exit: frozenset[int] = frozenset()
+    """Exit codes for which Slurm itself queues a job again, held or not (`RequeueExit`, `RequeueExitHold`)."""
     slurm_user: str = ""

@@ -3,9 +3,10 @@
 from collections.abc import Collection, Iterable
 
 from relight.domain.attempts import Attempt
+from relight.domain.dependants import names_of, need_success, terms
 from relight.domain.slurm import JobRecord, JobState
 
-_GOES_ON_AFTER_FAILURE = ("after:", "afterany:", "afternotok:", "aftercorr:")
+_GOES_ON_AFTER_FAILURE = frozenset({"after", "afterany", "afterburstbuffer", "afternotok"})
 
 
 def successors(attempt: Attempt, jobs: Iterable[JobRecord], waited: Collection[int] = ()) -> tuple[JobRecord, ...]:
@@ -13,14 +14,17 @@ def successors(attempt: Attempt, jobs: Iterable[JobRecord], waited: Collection[i
 
     Of the same owner, waiting or running, submitted as another job, and: depending on it in a way that a
     failure satisfies; or of its name under `singleton`; or of its name and working directory. A job that
-    waits with `afterok` is none: it cannot start after a failure, and needs the retry.
+    waits for its success is none, whatever its name: it cannot start after a failure, and needs the retry
+    (see `dependants`). Nor is one that waits for such a job.
 
     Args:
         attempt: whose work it is.
         jobs: all jobs.
         waited: ids of jobs that are known to have waited for it (see `AttemptState.successors`).
     """
-    return tuple(job for job in jobs if _goes_on(attempt.record, job, waited))
+    jobs = tuple(jobs)
+    need_it = need_success(attempt.record, jobs)
+    return tuple(job for job in jobs if job.job_id not in need_it and _goes_on(attempt.record, job, waited))
 
 
 def _goes_on(old: JobRecord, job: JobRecord, waited: Collection[int]) -> bool:
@@ -39,13 +43,4 @@ def _goes_on(old: JobRecord, job: JobRecord, waited: Collection[int]) -> bool:
 
 
 def _depends_on(old: JobRecord, dependency: str) -> bool:
-    ids = {str(old.job_id), old.display_id}
-    if old.array_job_id:
-        ids |= {f"{old.array_job_id}_*", str(old.array_job_id)}
-    for part in dependency.replace("?", ",").split(","):
-        kind, _, names = part.strip().partition(":")
-        if kind + ":" not in _GOES_ON_AFTER_FAILURE:
-            continue
-        if any(name.split("(")[0].split("+")[0] in ids for name in names.split(":")):
-            return True
-    return False
+    return any(each.kind in _GOES_ON_AFTER_FAILURE and each.job in names_of(old) for each in terms(dependency))

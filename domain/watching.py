@@ -20,11 +20,19 @@ class Ended(NamedTuple):
     record: JobRecord | None
 
 
+class Again(NamedTuple):
+    """An attempt that slurmctld has started a second time, or of which it tells more than at first, with its record."""
+
+    attempt: Attempt
+    record: JobRecord
+
+
 class Comparison(NamedTuple):
     """What changed since the last read."""
 
     started: tuple[JobRecord, ...]
     ended: tuple[Ended, ...]
+    again: tuple[Again, ...] = ()
 
 
 class Execution(NamedTuple):
@@ -44,17 +52,48 @@ def alive(key: AttemptKey, record: JobRecord) -> bool:
     return record.state in {JobState.RUNNING, JobState.SUSPENDED, JobState.UNKNOWN}
 
 
+def unstarted(attempt: Attempt, record: JobRecord) -> bool:
+    """True where slurmctld has forgotten that it started the attempt, and will start it again under the same key.
+
+    One that is killed goes on from the state that it last saved, up to 5 s before (seen on 22.05): what was RUNNING is
+    PENDING again, with the same SubmitTime and as many restarts. It is no end, and nobody has queued the job again.
+    """
+    same = record.submit_time == attempt.key.submit_time and record.restarts == attempt.record.restarts
+    return same and record.state is JobState.PENDING
+
+
+def began_anew(attempt: Attempt, record: JobRecord) -> bool:
+    """True once it was, perhaps on other nodes."""
+    known = attempt.record.start_time
+    return known is not None and record.start_time is not None and record.start_time > known
+
+
+def _renewed(attempt: Attempt, record: JobRecord | None) -> bool:
+    """True where the snapshot is of yesterday: of an earlier start, or without the output files that Slurm tells now.
+
+    A slurmctld that has just come back shows jobs without them, and says that they may not be requeued (seen on 22.05).
+    """
+    if record is None or not record.running or record.submit_time != attempt.key.submit_time:
+        return False
+    return began_anew(attempt, record) or bool(record.stdout and not attempt.record.stdout)
+
+
 def compare(running: Mapping[AttemptKey, Attempt], jobs: Iterable[JobRecord], cluster: str) -> Comparison:
     """Attempts that started and attempts that ended, going by one read of all jobs."""
     by_id = {job.job_id: job for job in jobs}
     ended = tuple(
         Ended(attempt, by_id.get(key.job_id))
         for key, attempt in running.items()
-        if key.job_id not in by_id or not alive(key, by_id[key.job_id])
+        if key.job_id not in by_id or not (alive(key, by_id[key.job_id]) or unstarted(attempt, by_id[key.job_id]))
+    )
+    again = tuple(
+        Again(attempt, by_id[key.job_id])
+        for key, attempt in running.items()
+        if _renewed(attempt, by_id.get(key.job_id))
     )
     known = {(key.job_id, key.submit_time) for key in running if key.cluster == cluster}
     started = tuple(job for job in by_id.values() if job.running and (job.job_id, job.submit_time) not in known)
-    return Comparison(started, ended)
+    return Comparison(started, ended, again)
 
 
 def executions(jobs: Iterable[JobRecord]) -> frozenset[Execution]:

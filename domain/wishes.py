@@ -12,7 +12,7 @@ from relight.domain.plan import Mode
 from relight.domain.slurm import JobRecord
 
 _OURS, _MISSION_CONTROL = "relight", "APS"
-_KNOWN = frozenset({"mode", "progress"})
+_KNOWN = frozenset({"checkpoints", "mode", "progress"})
 REQUEUE, SINGLETON = "requeue", "singleton_dependency"
 """Values of Mission Control's `auto_resume_mode` (its Administration Guide, "Confirming AJR is Operational")."""
 
@@ -87,3 +87,12 @@ def progress_file(record: JobRecord) -> str | None:
     """
     path = _section(record.comment, _OURS, []).get("progress")
     return below(record.work_dir, path) if isinstance(path, str) and path and record.work_dir else None
+
+
+def checkpoint_folder(record: JobRecord) -> str | None:
+    """Where a job's comment says that its checkpoints are, `{"relight": {"checkpoints": "/scratch/run7"}}`, or None.
+
+    As written: absolute, or below its working directory. Whoever looks there looks at this user's files only.
+    """
+    path = _section(record.comment, _OURS, []).get("checkpoints")
+    return path if isinstance(path, str) and path else None

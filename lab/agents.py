@@ -44,6 +44,7 @@ def start_agents(
     *,
     nodes: Iterable[str] | None = None,
     beat_s: float = 1.0,
+    care: Mapping[str, object] | None = None,
 ) -> dict[str, NodeAgent]:
     """Start an agent on each node, or on those named; by node. They end with their node, or by `stop_agents`.
 
@@ -53,6 +54,7 @@ def start_agents(
         key: what that makes the agents' tokens from (`workers.ingest.open_key`).
         nodes: where; all where not said.
         beat_s: seconds between two beats and two readings of the GPUs. Questions are fetched with a beat.
+        care: the agents' setting of that name, such as a site's script for checks.
 
     Raises:
         ClusterError: the nodes have no namespaces of their own here, or there is no C compiler.
@@ -62,7 +64,9 @@ def start_agents(
     library = _library(cluster.folder / "agents")
     names = cluster.spec.node_names if nodes is None else nodes
     return {
-        node: _start(cluster, node, controller_url, agent_token(key, node), library=library, beat_s=beat_s)
+        node: _start(
+            cluster, node, controller_url, agent_token(key, node), library=library, beat_s=beat_s, care=care or {}
+        )
         for node in names
     }
 
@@ -82,7 +86,9 @@ def _library(folder: Path) -> Path:
         raise ClusterError(str(error)) from error
 
 
-def _start(cluster: Cluster, node: str, url: str, token: str, *, library: Path, beat_s: float) -> NodeAgent:
+def _start(
+    cluster: Cluster, node: str, url: str, token: str, *, library: Path, beat_s: float, care: Mapping[str, object]
+) -> NodeAgent:
     kernel_log, folder = cluster.kernel_log(node), cluster.folder / "agents" / node
     folder.mkdir(exist_ok=True)
     gpus = NvmlStub(folder / "gpus", library, GPUS_PER_NODE)
@@ -91,6 +97,7 @@ def _start(cluster: Cluster, node: str, url: str, token: str, *, library: Path, 
     token_file.write_text(token)
     # What else is mounted on this machine is not the node's.
     content = {"beat": beat_s, "paths": [str(folder)], "mounts": False, "state": str(folder / "agent.json")}
+    content["care"] = dict(care)
     settings.write_text(json.dumps(content))
     inside = _first_process(cluster, node)
     command = ["nsenter", f"--target={inside}", "--pid", "--mount", "--", sys.executable, "-m", "relight.workers.cli"]

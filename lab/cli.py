@@ -20,9 +20,12 @@ from relight.console.output import screen
 from relight.lab import bench as measures
 from relight.lab import bench_detection_report, bench_slurm, faults, packages
 from relight.lab.bench_attribution_command import attribution
+from relight.lab.bench_checkpoints_command import checkpoints
 from relight.lab.bench_detection_report import Kind
+from relight.lab.bench_incidents_command import incidents
 from relight.lab.bench_scan_command import scan
 from relight.lab.broken_runs_command import break_
+from relight.lab.chaos_command import chaos
 from relight.lab.cli_roots import root
 from relight.lab.cluster import Cluster, ClusterError, NodeNotFoundError
 from relight.lab.demo import DemoFailedError, run_demo
@@ -52,6 +55,7 @@ def lab() -> None:
 
 lab.add_command(root)
 lab.add_command(break_)
+lab.add_command(chaos)
 
 
 @lab.group()
@@ -215,7 +219,9 @@ def bench() -> None:
 
 
 bench.add_command(attribution)
+bench.add_command(checkpoints)
 bench.add_command(scan)
+bench.add_command(incidents)
 
 
 @bench.command()

@@ -44,6 +44,8 @@ def write_configuration(plan: Plan) -> None:
         for name in CONTROLLERS:
             (etc / f"slurm-{name}.conf").write_text(slurm_conf.controller_conf(plan, name))
     (etc / "gres.conf").write_text(slurm_conf.gres_conf(plan))
+    if (text := slurm_conf.topology_conf(plan)) is not None:
+        (etc / "topology.conf").write_text(text)
     if (text := slurm_conf.cgroup_conf(plan)) is not None:
         (etc / "cgroup.conf").write_text(text)
     (etc / "epilog.sh").write_text(slurm_conf.epilog(plan))

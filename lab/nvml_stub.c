@@ -5,7 +5,7 @@
  *   driver missing                  nvmlInit fails as without a driver
  *   hang CALL                       that call blocks until the line is gone
  *   error CALL CODE                 that call fails with the code
- *   gpu I KEY VALUE                 KEY of GPU I: bus, power_mw, utilisation, temperature, sm_clock, throttle, events,
+ *   gpu I KEY VALUE                 KEY of GPU I: bus, uuid, serial, model, power_mw, utilisation, temperature, sm_clock, throttle, events,
  *                                   pid (repeatable), lost, absent, field:ID (an NVML_FI_* value)
  * What is not said is "not supported". `events` gets one line `I TYPE DATA` for each event, appended.
  *
@@ -175,6 +175,25 @@ Return nvmlDeviceGetPciInfo_v3(Device device, Pci *pci) {
   snprintf(pci->id, sizeof pci->id, "%08X:%02X:%02X.0", pci->domain, pci->bus, pci->device);
   return SUCCESS;
 }
+
+static Return word(const char *call, Device device, const char *key, char *text, unsigned size) {
+  Return entered = enter(call, device->index);
+  if (entered != SUCCESS) return entered;
+  pthread_mutex_lock(&lock);
+  refresh();
+  const char *value = find(device->index, key, 0);
+  if (value) snprintf(text, size, "%s", value);
+  pthread_mutex_unlock(&lock);
+  return value ? SUCCESS : NOT_SUPPORTED;
+}
+
+Return nvmlDeviceGetUUID(Device device, char *text, unsigned size) { return word(__func__, device, "uuid", text, size); }
+
+Return nvmlDeviceGetSerial(Device device, char *text, unsigned size) {
+  return word(__func__, device, "serial", text, size);
+}
+
+Return nvmlDeviceGetName(Device device, char *text, unsigned size) { return word(__func__, device, "model", text, size); }
 
 Return nvmlDeviceGetPowerUsage(Device device, unsigned *mw) { return plain(__func__, device, "power_mw", mw); }
 

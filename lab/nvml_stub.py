@@ -83,7 +83,16 @@ class NvmlStub:
         """Write the healthy state."""
         self.folder = folder
         self._library = library
-        self._gpus: list[dict[str, int | str | None]] = [{"bus": PCI_ADDRESSES[i], **HEALTHY} for i in range(gpus)]
+        self._gpus: list[dict[str, int | str | None]] = [
+            {
+                "bus": PCI_ADDRESSES[i],
+                "uuid": f"GPU-pretended-{i}",
+                "serial": f"165000000000{i}",
+                "model": "H100",
+                **HEALTHY,
+            }
+            for i in range(gpus)
+        ]
         self._pids: dict[int, tuple[int, ...]] = {}
         self._lines: set[str] = set()
         folder.mkdir(parents=True, exist_ok=True)

@@ -111,6 +111,16 @@ def cgroup_conf(plan: Plan) -> str | None:
     return "CgroupPlugin=disabled\n" if plan.slurm_version >= (23, 11) else None
 
 
+def topology_conf(plan: Plan) -> str | None:
+    """Return topology.conf: leaf switches s1..sN below `top`; None where the cluster has none."""
+    count = plan.spec.switches
+    if not count:
+        return None
+    names = plan.spec.node_names
+    leaves = "".join(f"SwitchName=s{n + 1} Nodes={','.join(names[n::count])}\n" for n in range(count))
+    return f"{leaves}SwitchName=top Switches=s[1-{count}]\n"
+
+
 def slurmdbd_conf(plan: Plan) -> str:
     """Return slurmdbd.conf. libmariadb takes the socket of `localhost` from MYSQL_UNIX_PORT."""
     folder = plan.folder
@@ -173,7 +183,7 @@ InactiveLimit=0
 JobRequeue=1
 GresTypes=gpu
 SlurmdParameters=config_overrides
-{_slurmctld_parameters(plan)}"""
+{_topology_plugin(plan)}{_slurmctld_parameters(plan)}"""
 
 
 def _controllers(plan: Plan) -> str:
@@ -183,6 +193,10 @@ def _controllers(plan: Plan) -> str:
     lines = [f"SlurmctldHost={host}({address})" for host, address in hosts]
     # Else both would bind the port on all addresses.
     return "\n".join([*lines, "CommunicationParameters=NoCtldInAddrAny"])
+
+
+def _topology_plugin(plan: Plan) -> str:
+    return "TopologyPlugin=topology/tree\n" if plan.spec.switches else ""
 
 
 def _slurmctld_parameters(plan: Plan) -> str:

@@ -45,6 +45,9 @@ class ClusterSpec(BaseModel):
     backup: bool = False
     """Run a second slurmctld that takes over when the first one dies. Needs root."""
 
+    switches: int = Field(default=0, ge=0, le=100)
+    """Leaf switches s1..sN under one, among which the nodes n1..nN are dealt out in turn; 0: no topology."""
+
     slurmctld_parameters: tuple[str, ...] = ()
     """Entries of `SlurmctldParameters`, such as `rl_enable` or `enable_expedited_requeue`."""
 

@@ -50,6 +50,8 @@ class StackSpec(BaseModel):
     mount."""
     policy: Mapping[str, Any] = {}
     """Keys of the policy, over those of `LAB_POLICY`."""
+    switches: int = 0
+    """Leaf switches among which the nodes are dealt out; 0: no topology."""
     agents: bool = False
     """Whether each node has an agent, that tells the worker of its pretended GPUs and takes stacks."""
 
@@ -59,6 +61,11 @@ LAB_POLICY: Mapping[str, Any] = {
     "trust_temporal_ui": True,
     "approval_expires": "PT4M",
     "progress_within": "PT5M",
+    # Fault after fault on a few nodes, put back by hand in between: on a site each of these would rightly stop Relight.
+    "drain_share": "100%",
+    "most_unavailable": "100%",
+    "cool_down": "1s",
+    "breaker": {"nodes": 1000, "jobs": 1000, "failed_restarts": 100, "reversals": 100},
 }
 
 
@@ -69,7 +76,9 @@ class Stack:
         """Describe it; nothing happens until `start`."""
         self.spec = spec
         self.folder = spec.folder.absolute()
-        self.cluster = Cluster(ClusterSpec(folder=self.folder / "slurm", nodes=spec.nodes, profile=spec.profile))
+        self.cluster = Cluster(
+            ClusterSpec(folder=self.folder / "slurm", nodes=spec.nodes, profile=spec.profile, switches=spec.switches)
+        )
         self.temporal: temporal.TemporalServer | None = None
         self.sshd: Sshd | None = None
         self.agents: dict[str, NodeAgent] = {}

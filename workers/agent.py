@@ -48,7 +48,9 @@ class _Stop(click.ClickException):
     metavar="FILE|kmsg",
     help="Where the kernel's messages are read. Into a file, users' programs may be able to write.",
 )
-@click.option("--config", metavar="FILE", help="Settings: beat, paths, mounts, nvml, state, py_spy, plain_http, rules.")
+@click.option(
+    "--config", metavar="FILE", help="Settings: beat, paths, mounts, nvml, state, py_spy, plain_http, care, rules"
+)
 @click.option("-v", "--verbose", is_flag=True, help="Log more.")
 def agent(*, verbose: bool, **options: Any) -> None:
     """Tell the controller what is wrong with this node: GPUs, kernel messages, file systems, fabric."""
@@ -82,6 +84,7 @@ def run(options: Options) -> None:
     from importlib.metadata import version
 
     from relight.clients.host_state import boot_id
+    from relight.workers.agent_checks import Checks
     from relight.workers.agent_delivery import Delivery
     from relight.workers.agent_faults import Faults
     from relight.workers.agent_loop import STOP, Agent
@@ -105,6 +108,14 @@ def run(options: Options) -> None:
     probe = Probe(
         inbox.put, settings.py_spy or (str(beside) if beside.exists() else shutil.which("py-spy") or "py-spy")
     )
+    checks = Checks(
+        inbox.put,
+        node=node,
+        controller=f"{target.host}:{target.port}",
+        care=settings.care,
+        nvml=settings.nvml,
+        folders=settings.paths,
+    )
     loop = Agent(
         faults=faults,
         delivery=Delivery(
@@ -119,12 +130,13 @@ def run(options: Options) -> None:
         kernel=kernel,
         others=others,
         probe=probe,
+        checks=checks,
         saved=saved,
         state_file=state_file,
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: inbox.put(STOP))
-    for each in (sender, probe, kernel, *others):
+    for each in (sender, probe, checks, kernel, *others):
         each.start()
     loop.run()
 

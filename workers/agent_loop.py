@@ -9,6 +9,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from relight.clients.nvml import GpuReading
+from relight.workers.agent_checks import Asked, Checks
 from relight.workers.agent_delivery import MAX_PROBES, Delivery
 from relight.workers.agent_faults import Condition, Faults, Sight, printable
 from relight.workers.agent_gpus import NEEDS_TEXT, GpuFaults, event, state
@@ -24,6 +25,7 @@ TEXT_WITHIN = 0.5
 STALE_AFTER = 15.0
 """Seconds after which a reading no longer says how the GPUs are now."""
 MAX_GPUS, MAX_BLIND = 32, 16
+MAX_REACH = 4
 _BURST = 1000
 
 STOP = object()
@@ -39,7 +41,8 @@ class Agent:
         inbox: into which watchers, probe and sender put what they have.
         kernel: the watcher of the kernel's messages.
         others: other watchers.
-        probe: answers questions.
+        probe: answers questions about a job.
+        checks: answers whether the node is fit for work.
         saved: the state file's content.
         state_file: what outlives this process.
         clock: seconds that only grow.
@@ -54,6 +57,7 @@ class Agent:
         kernel: KernelWatcher,
         others: list[Watcher],
         probe: Probe,
+        checks: Checks,
         saved: dict[str, Any],
         state_file: Path,
         clock: Callable[[], float] = time.monotonic,
@@ -65,6 +69,7 @@ class Agent:
         self._kernel = kernel
         self._watchers = [kernel, *others]
         self._probe = probe
+        self._checks = checks
         self._saved = saved
         self._position = saved.get("position")
         self._state_file = state_file
@@ -143,6 +148,10 @@ class Agent:
     def _ask(self, probe: Any) -> None:
         try:
             identity, kind, job_id = str(probe["id"])[:200], str(probe["kind"]), int(probe["job_id"])
+            if kind == "check":
+                reach = tuple(str(place)[:300] for place in probe.get("reach", ())[:MAX_REACH])
+                self._checks.ask(Asked(identity, int(probe.get("gpus", 0)), reach))
+                return
         except (KeyError, TypeError, ValueError):
             log.warning("the controller asks what this agent does not understand: %s", printable(str(probe), 200))
             return

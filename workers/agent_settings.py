@@ -24,6 +24,20 @@ class AgentSettingsError(Exception):
     """The agent cannot start so."""
 
 
+LONGEST_SCRIPT = 600.0
+
+
+class Care(NamedTuple):
+    """How the node is checked before it is returned to service."""
+
+    check: str = ""
+    """The site's own script, such as LBNL NHC's. Run as the agent's user; exit status 0: healthy. Empty: none."""
+    timeout: float = 120.0
+    """Seconds after which the script is ended and says nothing."""
+    python: str = ""
+    """A Python that has PyTorch or CuPy, for the exercise of the GPUs; default: our own."""
+
+
 class AgentFile(NamedTuple):
     """The settings file: YAML with these keys, all of them optional."""
 
@@ -41,6 +55,8 @@ class AgentFile(NamedTuple):
     """Program; default: beside our own Python, else on PATH."""
     plain_http: bool = False
     """Send the token unencrypted to another machine, where whoever listens can speak for this node afterwards."""
+    care: Care = Care()
+    """`{check: /etc/relight/node-check, timeout: 120, python: /opt/torch/bin/python}`, all optional."""
     rules: tuple[Rule, ...] = ()
     """Kernel messages of the site's own: `{kind: fabric, pattern: 'ice .*: Device recovery failed'}` each."""
 
@@ -71,6 +87,8 @@ def _value(path: str, key: object, value: object) -> Any:
     match key, value:
         case "rules", list():
             return tuple(_rule(path, each) for each in value)
+        case "care", dict():
+            return Care(**{str(name): _care(path, name, each) for name, each in value.items()})
         case "paths", list() if all(isinstance(each, str) and each.startswith("/") for each in value):
             return tuple(value)
         case "beat", int() | float() if not isinstance(value, bool) and SHORTEST_BEAT <= value <= LONGEST_BEAT:
@@ -81,10 +99,23 @@ def _value(path: str, key: object, value: object) -> Any:
         "beat": f"seconds from {SHORTEST_BEAT} to {LONGEST_BEAT}",
         "rules": "a list",
         "paths": "a list of absolute paths",
+        "care": "a mapping with check, timeout, python",
         "state": "a path",
         "py_spy": "a path",
     }
     raise AgentSettingsError(f"{path}: {key} must be {wanted.get(str(key), 'true or false')}")
+
+
+def _care(path: str, key: object, value: object) -> Any:
+    if key not in Care._fields:
+        raise AgentSettingsError(f"{path}: no setting care.{key}; there are {', '.join(Care._fields)}")
+    match key, value:
+        case "timeout", int() | float() if not isinstance(value, bool) and 1 <= value <= LONGEST_SCRIPT:
+            return float(value)
+        case ("check" | "python", str()) if not value or value.startswith("/"):
+            return value
+    wanted = f"seconds from 1 to {LONGEST_SCRIPT:.0f}" if key == "timeout" else "an absolute path"
+    raise AgentSettingsError(f"{path}: care.{key} must be {wanted}")
 
 
 def _rule(path: str, value: object) -> Rule:

@@ -21,11 +21,18 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 
 from relight.activities import attributes
 from relight.activities import contracts as c
+from relight.activities.care import NodeCare
+from relight.activities.care_acts import CareActs
+from relight.activities.care_checks import CheckNode
+from relight.activities.care_evidence import KeepEvidence
+from relight.activities.care_judge import JudgeNode
 from relight.activities.close import Close
 from relight.activities.confirm import Confirm
 from relight.activities.deliver import Deliver
+from relight.activities.dependants import Dependants
 from relight.activities.follow import Follow
 from relight.activities.follow_witnesses import Witnesses
+from relight.activities.guard import Guard
 from relight.activities.ingest import Ingest
 from relight.activities.investigate import Investigate
 from relight.activities.lease import Lease
@@ -45,21 +52,34 @@ from relight.clients.logs_store import naming, open_logs
 from relight.clients.metrics import open_metrics
 from relight.clients.reach import TcpReach
 from relight.clients.ways import open_access
-from relight.config.settings import ConfigError, Settings, Way
+from relight.config.settings import ConfigError, Reasons, Settings, Way
 from relight.console.context import connected
 from relight.workers import telemetry
-from relight.workers.keys import make_key
+from relight.workers.keys import approvers
 from relight.workers.policy_reload import following_policy
+from relight.workflows.care_for_node import CareForNode
 from relight.workflows.guard_cluster import GuardCluster
 from relight.workflows.recover_job import RecoverJob
 from relight.workflows.watch_cluster import WatchCluster
 
 logger = logging.getLogger(__name__)
 
-WORKFLOWS: Sequence[type] = (RecoverJob, GuardCluster, WatchCluster)
+WORKFLOWS: Sequence[type] = (RecoverJob, GuardCluster, WatchCluster, CareForNode)
 
-PASSED_THROUGH = ("relight", "pydantic", "pydantic_core", "annotated_types", "typing_extensions", "typing_inspection")
-"""Modules that workflows share with the process: without it each run imports the models anew (45 ms instead of 8)."""
+PASSED_THROUGH = (
+    "relight",
+    "pydantic",
+    "pydantic_core",
+    "annotated_types",
+    "typing_extensions",
+    "typing_inspection",
+    "cryptography",
+)
+"""Modules that workflows share with the process: without it each run imports the models anew (45 ms instead of 8).
+
+`cryptography` imports its exceptions when it first raises one; made anew in a sandbox its Rust part aborts the process
+(seen).
+"""
 
 
 def sandbox() -> SandboxedWorkflowRunner:
@@ -74,6 +94,7 @@ def activities(
     follow, deliver = Follow(site, Witnesses(site, ingest)), Deliver(site, client, task_queue)
     investigate, restart, verify = Investigate(site, ingest.sight), Restart(site), Verify(site)
     nodes, close = NodeActs(site), Close(site)
+    guard = Guard(site)
     return [
         watch.watch_jobs,
         watch.watch_nodes,
@@ -91,16 +112,40 @@ def activities(
         restart.release,
         restart.start,
         restart.cancel,
+        Dependants(site).repoint,
         verify.await_running,
         verify.await_progress,
         nodes.read_policy,
         nodes.read_nodes,
         nodes.record_leave,
+        guard.look,
+        guard.record_standing,
+        guard.may_act,
         nodes.drain,
         close.record_decision,
         close.verify_decision,
         Lease(site, client).await_closed,
         close.close,
+        *_care(site, ingest),
+    ]
+
+
+def _care(site: Site, ingest: Ingest) -> list[Callable[..., Any]]:
+    """Those of nodes in quarantine."""
+    care, acts = NodeCare(site), CareActs(site)
+    return [
+        care.begin,
+        care.limits,
+        care.record,
+        care.record_heard,
+        care.await_drained,
+        care.await_change,
+        KeepEvidence(site).keep,
+        CheckNode(site, ingest).check,
+        JudgeNode(site).judge,
+        acts.return_node,
+        acts.down_node,
+        acts.ask_platform,
     ]
 
 
@@ -129,7 +174,9 @@ async def open_site(settings: Settings, ledger: SqlLedger) -> AsyncIterator[Site
             kept=settings.folder / "outputs",
             catalogue=settings.logs.catalogue,
             formats=settings.logs.progress,
-            approval_key=settings.approval_key,
+            approvers=await asyncio.to_thread(approvers, settings),
+            kill_switch=settings.kill_file,
+            platform_repairs=settings.care.reasons is Reasons.HYPERPOD,
             metrics=metrics,
             # Another machine's network says nothing of the nodes'.
             reach=None if access.way is Way.SSH else TcpReach(),
@@ -175,6 +222,8 @@ async def start_long_lived(client: Client, settings: Settings) -> None:
             task_queue=settings.task_queue,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
         )
+    # Where it ran already: from now on by this version's rules.
+    await client.get_workflow_handle(c.guard_id(settings.cluster)).signal("renew")
 
 
 async def run(
@@ -192,7 +241,6 @@ async def run(
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stop.set)
     settings.folder.mkdir(parents=True, exist_ok=True)
-    make_key(settings.approval_key)
     ledger = await asyncio.to_thread(SqlLedger.open, settings.ledger_url, settings.ledger_key)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(asyncio.to_thread, ledger.close)

@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeVar
 from temporalio import workflow
 from temporalio.common import RetryPolicy
 
+from relight.activities import care_contracts as k
 from relight.activities import contracts as c
 
 I = TypeVar("I")  # noqa: E741 - input
@@ -23,6 +24,8 @@ MAX_DETAILS = 15_000
 """Temporal's limit on current details is 20,000 bytes."""
 MAX_REASON = 500
 """Characters of an outcome's reason: a plan for 4,096 nodes names them all."""
+MAX_ESCALATION = 1500
+"""Characters of what a person must do next; the command for a fresh submission is part of it."""
 MAX_EVIDENCE_SIGNALS = 200
 """Signals of evidence taken per incident; the rest is in the ledger."""
 MAX_EVIDENCE = 100
@@ -34,7 +37,14 @@ REQUESTS_PER_RUN = 500
 LEAVE_WITHIN = timedelta(minutes=2)
 """How long an incident waits for the guard; without an answer nothing is drained."""
 
-DO_NOT_RETRY = ["NotPermittedError", "RefusedError", "NodeNotFoundError", "LedgerCorruptError", "ValueError"]
+DO_NOT_RETRY = [
+    "NotPermittedError",
+    "RefusedError",
+    "NodeNotFoundError",
+    "LedgerCorruptError",
+    "StoppedError",
+    "ValueError",
+]
 """Error classes for which another try cannot help; tested against the classes."""
 
 
@@ -71,8 +81,8 @@ OPTIONS: dict[str, Options] = {
     c.AWAIT_CLOSED.name: _WAIT,
     # A 5 GB log takes a while to scan. After five tries the cause counts as unknown: a job is not left dead for it.
     c.DIAGNOSE.name: Options(_seconds(300), _seconds(60), attempts=5),
-    # Waits up to 30 s for Slurm to say how the job ended.
-    c.PLAN.name: _READ,
+    # Waits up to 45 s for what has gone blind to see again, and up to 30 s for Slurm to say how the job ended.
+    c.PLAN.name: Options(_seconds(120)),
     c.RECORD_DECISION.name: _READ,
     c.VERIFY_DECISION.name: _READ,
     # Bounded at 10 s inside; keeping outputs never holds up a recovery.
@@ -82,6 +92,8 @@ OPTIONS: dict[str, Options] = {
     c.EXCLUDE.name: _WRITE,
     c.RELEASE.name: _WRITE,
     c.START.name: _WRITE,
+    # Jobs that wait for this one's success are written anew beside its restart, which never waits for them long.
+    c.REPOINT.name: Options(_seconds(60), _seconds(30), attempts=5),
     # A job may wait in the queue for weeks.
     c.AWAIT_ENDED.name: _WAIT,
     c.AWAIT_RUNNING.name: _WAIT,
@@ -89,9 +101,28 @@ OPTIONS: dict[str, Options] = {
     c.CLOSE.name: _READ,
     c.READ_NODES.name: _READ,
     c.RECORD_LEAVE.name: _READ,
+    # The guard's one look: nodes and topology, each within Slurm's own time-out.
+    c.LOOK.name: _READ,
+    c.RECORD_STANDING.name: _READ,
+    c.MAY_ACT.name: _READ,
     # A node that cannot be drained after ten tries is said so; the restart does not wait for it.
     c.DRAIN.name: Options(_seconds(120), attempts=10),
     c.READ_POLICY.name: _READ,
+    k.BEGIN_CARE.name: _READ,
+    k.READ_LIMITS.name: _READ,
+    k.RECORD_CARE.name: _READ,
+    k.RECORD_HEARD.name: _READ,
+    # A node's jobs may run for weeks, and a node may wait for its repair for months.
+    k.AWAIT_DRAINED.name: _WAIT,
+    k.AWAIT_CHANGE.name: Options(timedelta(days=180), _seconds(60)),
+    k.KEEP_EVIDENCE.name: Options(_seconds(60), attempts=3),
+    # All checks of an agent: three minutes of ours, ten of the site's script, and some beats.
+    k.CHECK_NODE.name: Options(timedelta(minutes=20), _seconds(60)),
+    k.JUDGE_NODE.name: _READ,
+    # What cannot be done after ten tries is said so, and a person is told.
+    k.RETURN_NODE.name: Options(_seconds(120), attempts=10),
+    k.DOWN_NODE.name: Options(_seconds(120), attempts=10),
+    k.ASK_PLATFORM.name: Options(_seconds(120), attempts=10),
 }
 
 

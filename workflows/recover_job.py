@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import Coroutine
+from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 from temporalio import workflow
@@ -11,9 +13,13 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError,
 with workflow.unsafe.imports_passed_through():
     from relight.activities import attributes
     from relight.activities import contracts as c
+    from relight.domain.approvals import Approval, Heard, request_for
     from relight.domain.base import Value, clip
+    from relight.domain.breaker import Sign
     from relight.domain.diagnosis import Action, Category, Diagnosis, Hypothesis
-    from relight.domain.evidence import GOES_ON, Detection, Evidence, Trust
+    from relight.domain.evidence import GOES_ON, Detection, Evidence
+    from relight.domain.forgotten import MOST_TIMES
+    from relight.domain.fresh import by_hand
     from relight.domain.incidents import (
         Outcome,
         Phase,
@@ -25,16 +31,21 @@ with workflow.unsafe.imports_passed_through():
         overtaken,
         overtaken_by,
     )
-    from relight.domain.plan import Decision, Mode, Plan, Restart, decision_fits
+    from relight.domain.plan import Decision, Mode, Plan, Restart
     from relight.domain.policy import Verdict
+    from relight.domain.signatures import SignedDecision
     from relight.domain.silence import waits_for_slurm
+    from relight.workflows.approval import Asking, Asks, Say, check_size
+    from relight.workflows.approval_before import AskingOne
+    from relight.workflows.care_start import care_for, care_for_stuck, care_input, leave_evidence
+    from relight.workflows.guarded import STOPPED, tell_guard, why_not_now
     from relight.workflows.options import (
         LEAVE_WITHIN,
+        MAX_ESCALATION,
         MAX_EVIDENCE,
         MAX_EVIDENCE_SIGNALS,
         MAX_NODES_IN_ATTRIBUTE,
         MAX_REASON,
-        MAX_REFUSED,
         do,
     )
     from relight.workflows.story import Status, summary_of, tell
@@ -45,14 +56,6 @@ OVERTAKEN = "overtaken"
 SAFE_HANDS = "safe-hands"
 """Patch: incidents that were begun before approvals by several people, the guard's word on whole incidents, back-off
 between attempts and the care of nodes go on without them."""
-
-
-class Say(Value):
-    """What the signals `approve`, `reject` and `cancel` carry, as typed into the Temporal web UI."""
-
-    digest: str = ""
-    """The first 8 or more digits of the plan's digest."""
-    reason: str = ""
 
 
 class RecoverResult(Value):
@@ -94,12 +97,13 @@ class RecoverJob:
         self._diagnosis: Diagnosis | None = None
         self._verdict: Verdict | None = None
         self._decide_until: datetime | None = None
-        self._decision: Decision | None = None
+        self._asks: Asks | None = None
+        self._acting: c.ActInput | None = None
+        """The restart that is under way, or was the last."""
         self._leaves: dict[str, c.Leave] = {}
         self._stop: tuple[Outcome, str] | None = None
         self._newer = ""
         self._overtaken = ""
-        self._refused = 0
         self._steps: list[StepTime] = []
         self._outcome: Outcome | None = None
         self._reason = ""
@@ -135,6 +139,8 @@ class RecoverJob:
         if is_cancelled_exception(error):
             return Outcome.OVERRIDDEN, "the workflow was cancelled by a person"
         cause = error.cause
+        if isinstance(cause, ApplicationError) and cause.type == STOPPED:
+            return Outcome.OVERRIDDEN, cause.message
         text = cause.message if isinstance(cause, ApplicationError) else str(cause or error)
         return Outcome.FAILED, clip(f"{error.activity_type}: {text}", 500)
 
@@ -169,8 +175,24 @@ class RecoverJob:
             raise _Ended(Outcome.OBSERVED, summary_of(verdict.mode, verdict.plan.describe()))
         if verdict.mode is Mode.APPROVE:
             await self._approval(verdict)
+        await self._look_whether_it_may(detection, verdict)
         self._go(Phase.ACTING)
+        if self._asks and (void := self._asks.begin()):
+            raise _Ended(Outcome.EXPIRED, f"{void}; nothing was done")
         await self._carry_out(detection, diagnosis, verdict)
+
+    async def _look_whether_it_may(self, detection: Detection, verdict: Verdict) -> None:
+        """A pause, the breaker or the kill switch may have come since the plan was made: nothing new begins then."""
+        if not self._safe_hands:
+            return
+        partition = self._confirmation.partition if self._confirmation else ""
+        stop = await self._unless_stopped(why_not_now(self._ref, verdict, detection, partition))
+        if stop:
+            raise _Ended(Outcome.OVERRIDDEN if self._phase is Phase.WAITING else Outcome.OBSERVED, stop)
+
+    async def _tell_guard(self, sign: Sign) -> None:
+        if self._safe_hands and self._detections and self._diagnosis and self._confirmation:
+            await tell_guard(self._ref, sign, self._detections[0], self._diagnosis, self._confirmation)
 
     async def _confirm(self, detection: Detection) -> None:
         if waits := waits_for_slurm(detection):
@@ -218,6 +240,7 @@ class RecoverJob:
             ],
         )
         self._step("diagnosed", cause.summary or cause.signature)
+        await self._tell_guard(Sign.INCIDENT)
         return diagnosis
 
     async def _plan(self, detection: Detection, diagnosis: Diagnosis) -> Verdict:
@@ -230,26 +253,24 @@ class RecoverJob:
         return verdict
 
     async def _approval(self, verdict: Verdict) -> None:
-        """Wait for a person; nobody answering means no."""
+        """Wait for people; nobody answering means no."""
         self._go_on(Phase.WAITING)
-        until = workflow.now() + verdict.policy.approval_expires
-        if verdict.plan.requeue_until:
-            until = min(until, verdict.plan.requeue_until)
-        self._decide_until = until
+        self._asks = self._asking(verdict)
         self._show()
-        try:
-            await workflow.wait_condition(
-                lambda: self._decision is not None or self._stop is not None,
-                timeout=max(until - workflow.now(), timedelta(0)),
-                timeout_summary="approval expires",
-            )
-        except TimeoutError:
-            raise _Ended(Outcome.EXPIRED, "nobody decided in time; nothing was done") from None
+        answer = await self._asks.answer(lambda: self._stop is not None)
         self._raise_if_stopped()
-        decision = self._decision
-        if decision is None or not decision.approved:
-            raise _Ended(Outcome.REJECTED, (decision and decision.reason) or "rejected without a reason")
-        self._step("approved", f"by {decision.by or 'an unverified sender'}: {decision.reason}")
+        if answer.outcome:
+            raise _Ended(answer.outcome, answer.text)
+        self._step("approved", answer.text)
+
+    def _asking(self, verdict: Verdict) -> Asks:
+        owner = self._confirmation.user if self._confirmation else ""
+        asked = request_for(verdict, self._ref.id, self._ref.run_id, owner=owner, now=workflow.now())
+        self._decide_until = asked.until
+        if not self._safe_hands:
+            record = partial(self._record_before, verdict.plan)
+            return AskingOne(self._ref, verdict, asked.until, waits=self._waits, late=self._late_before, record=record)
+        return Asking(asked, late=self._late, record=partial(self._record, verdict.plan), show=self._show)
 
     async def _carry_out(self, detection: Detection, diagnosis: Diagnosis, verdict: Verdict) -> None:
         plan = verdict.plan
@@ -280,7 +301,14 @@ class RecoverJob:
             detection=detection,
             diagnosis_class=diagnosis.verdict.signature,
             summary=diagnosis.verdict.summary,
+            approved_until=self._approved_until,
         )
+
+    @property
+    def _approved_until(self) -> datetime | None:
+        """By when what people approved must have begun; None where nobody had to."""
+        approval = self._asks.approval if self._asks else None
+        return approval.act_until if approval else None
 
     async def _leave_stopped(self, act: c.ActInput) -> None:
         if act.plan.cancel:
@@ -290,25 +318,87 @@ class RecoverJob:
         """The order is Slurm's: see docs/architecture.md, "Acting on Slurm"."""
         plan = act.plan
         job = plan.attempt.job_id
-        await self._keep_outputs(act)
+        self._acting = act
+        if not act.incident.again:
+            await self._keep_outputs(act)
         self._raise_if_stopped()
         requeued_at = None
         if plan.restart is Restart.REQUEUE:
             done = await do(c.REQUEUE, act, f"requeue job {job}")
             self._ended_or_step("requeued", done)
             requeued_at = done.at
+        verdict = self._verdict if self._safe_hands else None
+        if verdict and verdict.allow:
+            back = c.ExcludeInput(incident=act.incident, nodes=verdict.allow, take_back=True)
+            self._ended_or_step("allowed again", await do(c.EXCLUDE, back, f"allow {','.join(verdict.allow)} again"))
         if plan.exclude:
-            arg = c.ExcludeInput(incident=self._ref, nodes=plan.exclude)
+            until = {e.node: e.until for e in verdict.exclusions if e.node in plan.exclude} if verdict else {}
+            arg = c.ExcludeInput(incident=act.incident, nodes=plan.exclude, until=until)
             done = await do(c.EXCLUDE, arg, f"keep job {job} off {','.join(plan.exclude)}")
             self._ended_or_step("excluded", done)
-        wait = c.AwaitEndedInput(incident=self._ref, requeued_at=requeued_at)
-        ended = await self._unless_stopped(do(c.AWAIT_ENDED, wait, "wait until Slurm has ended the old attempt"))
+        if self._safe_hands and plan.restart is Restart.REQUEUE:
+            await self._repoint(act)
+        ended = await self._until_ended(act.incident, requeued_at)
+        if ended.forgotten:
+            await self._restart_again(act, ended.text)
+            return
         if ended.outcome:
             raise _Ended(ended.outcome, ended.text)
         self._step("ended", ended.text)
+        later = verdict.not_before if verdict else None
         if plan.release:
+            await self._back_off(later)
             self._ended_or_step("released", await do(c.RELEASE, act, f"release Slurm's hold of job {job}"))
-        self._ended_or_step("start set", await do(c.START, act, f"StartTime=now for job {job}"))
+        act = act.model_copy(update={"not_before": later})
+        at = f"{later:%H:%M:%S} UTC" if later else "now"
+        self._ended_or_step("start set", await do(c.START, act, f"StartTime={at} for job {job}"))
+
+    async def _until_ended(self, ref: c.IncidentRef, requeued_at: datetime | None) -> c.Ended:
+        wait = c.AwaitEndedInput(incident=ref, requeued_at=requeued_at, tell_stuck=self._safe_hands)
+        ended = await self._unless_stopped(do(c.AWAIT_ENDED, wait, "wait until Slurm has ended the old attempt"))
+        if self._safe_hands and ended.stuck_nodes:
+            self._step("stuck", ended.text)
+            for text in await care_for_stuck(self._ref, ended):
+                self._step("care", text)
+            wait = wait.model_copy(update={"since": ended.since})
+            ended = await self._unless_stopped(do(c.AWAIT_ENDED, wait, "go on waiting for the old attempt's end"))
+        elif self._safe_hands and ended.lingering:
+            for text in await care_for_stuck(self._ref, ended):
+                self._step("care", text)
+        return ended
+
+    async def _restart_again(self, act: c.ActInput, text: str) -> None:
+        """Begin anew what slurmctld has forgotten, looking first as ever; what was approved has been begun in time."""
+        again = act.incident.again + 1
+        if again > MOST_TIMES:
+            raise _Ended(Outcome.FAILED, f"{text}; that was the {again}th time")
+        self._step("forgotten", text)
+        ref = act.incident.model_copy(update={"again": again})
+        await self._restart(act.model_copy(update={"incident": ref, "approved_until": None}))
+
+    async def _repoint(self, act: c.ActInput) -> None:
+        """Let jobs that waited for this one's success wait again. What goes wrong here never holds up the restart."""
+        try:
+            done = await do(
+                c.REPOINT, act, f"let what waits for job {act.plan.attempt.job_id} wait for its next attempt"
+            )
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            self._step("dependants not pointed anew", self._failed(error)[1])
+        else:
+            if done.text:
+                self._step("dependants", done.text, at=done.at)
+
+    async def _back_off(self, until: datetime | None) -> None:
+        """Leave Slurm's own hold as it is until then: released, the job may start before a start time can be set."""
+        left = until - workflow.now() if until else timedelta(0)
+        if left <= timedelta(0):
+            return
+        self._step("backs off", f"Slurm's hold stays until {until:%H:%M:%S} UTC")
+        with suppress(TimeoutError):
+            await workflow.wait_condition(lambda: self._stop is not None, timeout=left, timeout_summary="back-off")
+        self._raise_if_stopped()
 
     async def _keep_outputs(self, act: c.ActInput) -> None:
         """Requeue truncates the outputs; keeping them is worth ten seconds but never the recovery itself."""
@@ -337,16 +427,27 @@ class RecoverJob:
         if proof.outcome:
             return _Ended(proof.outcome, proof.text)
         if not proof.moved:
+            await self._tell_guard(Sign.NOT_HELPED)
             return _Ended(Outcome.RESTARTED_NO_PROGRESS, proof.text)
         outcome = Outcome.ADOPTED if plan.restart is Restart.ADOPT else Outcome.RECOVERED
         return _Ended(outcome, proof.text)
 
     async def _until_running(self, plan: Plan) -> c.Running:
         """Wait for the next attempt; where our exclusions leave too few nodes, take the least proven back."""
-        exclude = list(plan.exclude)
+        told: tuple[str, ...] | None = () if self._safe_hands else None
+        kept_out = self._verdict.exclusions if self._safe_hands and self._verdict else ()
+        exclude = [e.node for e in kept_out] or list(plan.exclude)
         while True:
-            arg = c.AwaitRunningInput(incident=self._ref, exclude=tuple(exclude))
+            ref = self._acting.incident if self._acting else self._ref
+            arg = c.AwaitRunningInput(incident=ref, exclude=tuple(exclude), told=told)
             running = await self._unless_stopped(do(c.AWAIT_RUNNING, arg, "wait for the next attempt to run"))
+            if running.forgotten and self._acting:
+                await self._restart_again(self._acting, running.text)
+                continue
+            if running.waits:
+                told = (*(told or ()), running.waits)
+                self._step("waiting", running.text, at=running.at)
+                continue
             if not (running.too_few_nodes and exclude):
                 return running
             node = exclude.pop()
@@ -362,30 +463,37 @@ class RecoverJob:
             if not leave.granted:
                 self._step("drain refused", f"{node}: {leave.reason}")
                 return
+            if self._asks and (void := self._asks.lapsed()):
+                self._step("not drained", f"{node}: {void}")
+                return
             arg = c.DrainInput(
                 incident=self._ref,
                 node=node,
                 cls=diagnosis.verdict.signature,
                 summary=diagnosis.verdict.summary,
                 leave=leave,
+                approved_until=self._approved_until,
             )
             done = await do(c.DRAIN, arg, f"drain {node}")
             self._step("drained" if done.outcome is None else "not drained", done.text, at=done.at)
+            if self._safe_hands and done.outcome is None:
+                self._step("care", await care_for(care_input(arg, leave_evidence(node, diagnosis))))
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise
             self._step("drain failed", f"{node}: {self._failed(error)[1]}")
 
     async def _leave(self, node: str, diagnosis: Diagnosis) -> c.Leave:
-        witnesses = tuple(
-            e for h in diagnosis.hypotheses for e in h.evidence if e.node == node and e.trust is Trust.PLATFORM
-        )
+        witnesses = leave_evidence(node, diagnosis)
         request = c.DrainRequest(
             incident=self._ref,
             node=node,
             cls=diagnosis.verdict.signature,
             reason=diagnosis.verdict.summary,
-            evidence=witnesses[:4],
+            evidence=witnesses,
+            began=self._detections[0].detected_at if self._detections else None,
+            targets=len(self._verdict.plan.drain) if self._verdict else 1,
+            restarts=self._verdict is not None and self._verdict.plan.restart is not Restart.NONE,
         )
         guard = workflow.get_external_workflow_handle(c.guard_id(self._ref.attempt.cluster))
         try:
@@ -403,6 +511,13 @@ class RecoverJob:
     def _called_off(self) -> bool:
         """True once a person has cancelled: no further action."""
         return self._stop is not None and self._stop[0] is Outcome.OVERRIDDEN
+
+    def _escalation(self, outcome: Outcome) -> str:
+        """What a person must do next where time has run out; nothing was done then."""
+        if outcome is not Outcome.EXPIRED or self._verdict is None or not self._safe_hands:
+            return ""
+        user = self._confirmation.user if self._confirmation else ""
+        return clip(" ".join(by_hand(self._verdict.plan, user, workflow.now())), MAX_ESCALATION)
 
     # --- what people and other workflows say ----------------------------------------------------------------------
 
@@ -422,7 +537,8 @@ class RecoverJob:
     def _look_whether_overtaken(self) -> None:
         """End where a newer finding makes the plan moot. A decision that counts already is carried out all the same."""
         by = overtaken_by(self._detections, self._phase)
-        if by is None or self._stop or self._decision or not workflow.patched(OVERTAKEN):
+        decided = self._asks is not None and self._asks.settled
+        if by is None or self._stop or decided or not workflow.patched(OVERTAKEN):
             return
         self._overtaken = overtaken(by)
         self._stop = (Outcome.SUPERSEDED, self._overtaken)
@@ -461,15 +577,21 @@ class RecoverJob:
         self._leaves.setdefault(answer.node, answer)
 
     @workflow.update(description="Decide with a signed decision (sent by `relight approve` and `relight reject`).")
-    async def decide(self, signed: c.SignedDecision) -> str:
+    async def decide(self, signed: SignedDecision) -> str:
         """Take a signed decision; the answer says whether it counts, and why not."""
-        if self._overtaken:
-            return f"not counted: too late, {self._overtaken}"
-        if self._phase is not Phase.WAITING or self._verdict is None or self._decision:
+        if self._asks is None:
             return f"not counted: the incident is {self._phase}, not waiting for approval"
-        check = await do(c.VERIFY_DECISION, c.VerifyDecisionInput(incident=self._ref, signed=signed), "check signature")
-        decision = signed.decision.model_copy(update={"verified": check.genuine})
-        return await self._take(decision, self._verdict, check.problem)
+        return await self._asks.signed(signed)
+
+    @decide.validator
+    def _sane(self, signed: SignedDecision) -> None:
+        """Keep out of the history what is far too large for a decision."""
+        check_size(signed)
+
+    @workflow.query(description="What people are asked to approve, and who has.")
+    def approval(self) -> Approval | None:
+        """Where the approval stands; None where nobody is (or was) asked."""
+        return self._asks.approval if self._asks else None
 
     @workflow.query(description="Everything known of the incident.")
     def status(self) -> Status:
@@ -483,43 +605,49 @@ class RecoverJob:
             diagnosis=self._diagnosis,
             verdict=self._verdict,
             decide_until=self._decide_until,
+            approval=self._asks.approval if self._asks else None,
             outcome=self._outcome,
             reason=self._reason,
             steps=tuple(self._steps),
         )
 
     async def _bare(self, say: Say, *, approved: bool) -> None:
-        awaited = self._phase is Phase.WAITING or self._overtaken
-        if not awaited or self._verdict is None or self._decision:
-            return
-        plan = self._verdict.plan
-        digest = say.digest or ("" if approved else plan.digest)
-        await self._take(Decision(approved=approved, digest=digest, reason=say.reason), self._verdict)
+        waits = self._phase is Phase.WAITING or bool(self._overtaken)
+        if self._asks and (waits or self._safe_hands):
+            await self._asks.bare(say, approved=approved)
 
-    async def _take(self, decision: Decision, verdict: Verdict, forged: str = "") -> str:
-        """Judge a decision, record it, and let it count where it does."""
-        if self._refused >= MAX_REFUSED:
-            return "not counted: too many decisions that do not count"
-        # Asked again after the check of a signature: time may have run out, or somebody may have been faster.
-        late = self._phase is not Phase.WAITING or self._decision is not None or self._stop is not None
-        weak = forged or decision_fits(decision, verdict.plan) or _too_weak(decision, verdict)
-        problem = ", ".join(filter(None, ["too late", self._overtaken])) if late else weak
-        counts = problem is None
-        if counts:
-            # Set before the ledger is written: a second decision arriving meanwhile must not overwrite it.
-            self._decision = decision
-        await do(
-            c.RECORD_DECISION,
-            c.DecisionInput(
-                incident=self._ref, plan=verdict.plan, decision=decision, counts=counts, remark=problem or ""
-            ),
-            f"record {'approval' if decision.approved else 'rejection'}",
+    def _late(self) -> str:
+        """Why no word counts any more; empty while words do."""
+        if self._overtaken or self._stop:
+            return f"too late, {self._overtaken or 'the incident ends'}"
+        return "" if self._phase is Phase.WAITING else f"too late: the incident is {self._phase}"
+
+    async def _record(self, plan: Plan, heard: Heard) -> None:
+        arg = c.DecisionInput(
+            incident=self._ref,
+            plan=plan,
+            decision=heard.decision,
+            counts=heard.counts,
+            remark=heard.remark,
+            number=heard.approval.heard,
+            score=heard.approval.score,
         )
-        if problem:
-            self._refused += 1
-            self._step("decision not counted", problem)
-            return f"not counted: {problem}"
-        return "counted: " + ("approved" if decision.approved else "rejected")
+        await do(c.RECORD_DECISION, arg, f"record {'approval' if heard.decision.approved else 'rejection'}")
+        if not heard.counts:
+            self._step("decision not counted", heard.remark)
+
+    def _waits(self) -> bool:
+        return self._phase is Phase.WAITING and not self._overtaken
+
+    def _late_before(self) -> str | None:
+        waits = self._phase is Phase.WAITING and self._stop is None
+        return None if waits else ", ".join(filter(None, ["too late", self._overtaken]))
+
+    async def _record_before(self, plan: Plan, decision: Decision, remark: str) -> None:
+        arg = c.DecisionInput(incident=self._ref, plan=plan, decision=decision, counts=not remark, remark=remark)
+        await do(c.RECORD_DECISION, arg, f"record {'approval' if decision.approved else 'rejection'}")
+        if remark:
+            self._step("decision not counted", remark)
 
     # --- the platform part ----------------------------------------------------------------------------------------
 
@@ -568,9 +696,13 @@ class RecoverJob:
             outcome = Outcome.FAILED
         self._outcome, self._reason = outcome, reason
         self._step(str(outcome), reason)
+        escalate = self._escalation(outcome)
+        if escalate:
+            self._step("escalated", f"left to a person; what to do: relight show {self._ref.id}")
         self._go(Phase.CLOSED)
         workflow.upsert_search_attributes([attributes.OUTCOME.value_set(str(outcome))])
-        arg = c.CloseInput(incident=self._ref, outcome=outcome, reason=reason, steps=tuple(self._steps))
+        steps = tuple(self._steps)
+        arg = c.CloseInput(incident=self._ref, outcome=outcome, reason=reason, steps=steps, escalate=escalate)
         # Shielded and awaited again: a workflow cancelled just now still writes its end to the ledger.
         closing = asyncio.create_task(do(c.CLOSE, arg, f"close as {outcome}"))
         try:
@@ -591,14 +723,3 @@ def _undiagnosed(problem: str) -> Diagnosis:
         summary="The cause could not be looked for.",
     )
     return Diagnosis(hypotheses=(unknown,), unreadable=(clip(f"diagnosis failed: {problem}", 300),))
-
-
-def _too_weak(decision: Decision, verdict: Verdict) -> str | None:
-    """Why this decision may not approve this plan: a bare signal proves nothing about its sender."""
-    if decision.verified or not decision.approved:
-        return None
-    if not verdict.policy.trust_temporal_ui:
-        return "this site does not take bare signals (trust_temporal_ui is false); use `relight approve`"
-    if verdict.plan.drain or verdict.plan.cancel:
-        return "draining a node or cancelling a job needs a signed decision; use `relight approve`"
-    return None

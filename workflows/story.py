@@ -1,15 +1,17 @@
 """What the Temporal web UI shows of an incident: pure text, so that the page alone tells the story."""
 
-from collections.abc import Sequence
 from datetime import datetime
 
 from relight.activities.contracts import Confirmation
-from relight.domain.base import Value, clip
+from relight.domain.approvals import Approval
+from relight.domain.base import Value
 from relight.domain.diagnosis import Diagnosis
 from relight.domain.evidence import Detection
 from relight.domain.incidents import Outcome, Phase, StepTime
-from relight.domain.plan import Mode
+from relight.domain.plan import Mode, Plan
 from relight.domain.policy import Verdict
+from relight.workflows.approval import waiting_lines
+from relight.workflows.markdown import plain, steps_table
 from relight.workflows.options import MAX_DETAILS
 
 
@@ -24,6 +26,8 @@ class Status(Value):
     diagnosis: Diagnosis | None = None
     verdict: Verdict | None = None
     decide_until: datetime | None = None
+    approval: Approval | None = None
+    """Where the approval stands; None where nobody is asked, or the incident began before there were quorums."""
     outcome: Outcome | None = None
     reason: str = ""
     steps: tuple[StepTime, ...] = ()
@@ -31,28 +35,18 @@ class Status(Value):
 
 def tell(status: Status) -> str:
     """The incident in Markdown, at most `MAX_DETAILS` bytes."""
-    parts = [*_who(status), *_why(status), *_proposed(status), *_waiting(status), *_done(status.steps)]
+    parts = [*_who(status), *_why(status), *_proposed(status), *_waiting(status), *steps_table(status.steps)]
     return "\n".join(parts).encode()[:MAX_DETAILS].decode(errors="ignore")
-
-
-_MARKUP = str.maketrans("`<>|[]*", "'()¦()·")
-_SENTENCE = 400
-"""Characters of any one text: a plan names up to 4,096 nodes, and what a person waits for stands below it."""
-
-
-def _plain(text: str, limit: int = _SENTENCE) -> str:
-    """Text from logs, safe inside Markdown: one line, no markup, nothing that a terminal obeys."""
-    return clip("".join(c if c.isprintable() else " " for c in text).translate(_MARKUP), limit)
 
 
 def _who(status: Status) -> list[str]:
     detection, confirmation = status.detection, status.confirmation
-    ended = f"**{status.outcome}** — {_plain(status.reason)}" if status.outcome else f"**{status.phase}**"
+    ended = f"**{status.outcome}** — {plain(status.reason)}" if status.outcome else f"**{status.phase}**"
     lines = [f"### Incident {status.incident}: {ended}"]
     if detection:
         who = f"job **{detection.attempt.job_id}**"
         if confirmation and confirmation.job_name:
-            who += f" ({_plain(confirmation.job_name)}, user {_plain(confirmation.user)})"
+            who += f" ({plain(confirmation.job_name)}, user {plain(confirmation.user)})"
         lines.append(f"**Who:** {who} on {detection.attempt.cluster}, {detection.kind}")
     return lines
 
@@ -61,16 +55,16 @@ def _why(status: Status) -> list[str]:
     if not status.diagnosis:
         return []
     cause = status.diagnosis.verdict
-    lines = [f"**Why:** {_plain(cause.summary)} ({cause.signature}, {cause.category}, {cause.confidence:.0%})"]
+    lines = [f"**Why:** {plain(cause.summary)} ({cause.signature}, {cause.category}, {cause.confidence:.0%})"]
     named = cause.implicated
     if named:
-        where = [f"nodes {_plain(', '.join(named.nodes[:8]))}"] if named.nodes else []
+        where = [f"nodes {plain(', '.join(named.nodes[:8]))}"] if named.nodes else []
         where += [f"ranks {', '.join(map(str, named.ranks[:8]))}"] if named.ranks else []
-        where += [f"GPUs {_plain(', '.join(named.gpus[:8]))}"] if named.gpus else []
+        where += [f"GPUs {plain(', '.join(named.gpus[:8]))}"] if named.gpus else []
         lines.append(f"**Behind it:** {'; '.join(where)}")
     lines.append("")  # Markdown takes dashes for a list only after an empty line
     lines += [
-        f"- `{_plain(e.text, 160)}`" + (f" ({_plain(e.file)}:{e.line})" if e.file else "") for e in cause.evidence[:5]
+        f"- `{plain(e.text, 160)}`" + (f" ({plain(e.file)}:{e.line})" if e.file else "") for e in cause.evidence[:5]
     ]
     lines.append("")
     return lines
@@ -81,8 +75,8 @@ def _proposed(status: Status) -> list[str]:
         return []
     plan = status.verdict.plan
     return [
-        f"**Plan:** {_plain(plan.describe())} — {_plain(plan.reason)}",
-        f"**Mode:** {status.verdict.mode} ({_plain(status.verdict.mode_reason)}) · plan digest `{plan.digest[:12]}`",
+        f"**Plan:** {plain(plan.describe())} — {plain(plan.reason)}",
+        f"**Mode:** {status.verdict.mode} ({plain(status.verdict.mode_reason)}) · plan digest `{plan.digest[:12]}`",
     ]
 
 
@@ -91,6 +85,8 @@ def _waiting(status: Status) -> list[str]:
         return []
     digest = status.verdict.plan.digest[:12]
     until = f"{status.decide_until:%Y-%m-%d %H:%M:%S} UTC" if status.decide_until else "decided"
+    if status.approval:
+        return [*waiting_lines(status.approval), *_afterwards(status.verdict.plan)]
     lines = [
         f"**Waiting for a person until {until}**; without an answer nothing is done.",
         f"- `relight approve {status.incident}` or `relight reject {status.incident} --reason ...`",
@@ -100,12 +96,15 @@ def _waiting(status: Status) -> list[str]:
     return lines
 
 
-def _done(steps: Sequence[StepTime]) -> list[str]:
-    if not steps:
+def _afterwards(plan: Plan) -> list[str]:
+    """Until when Slurm can still requeue the attempt, and what remains then."""
+    if not plan.requeue_until:
         return []
-    first = steps[0].at
-    rows = [f"| {(s.at - first).total_seconds():.1f} s | {s.name} | {_plain(s.text, 160)} |" for s in steps]
-    return ["", "| after | what | |", "| --- | --- | --- |", *rows]
+    # A command is copied as it is: inside a code span only a backtick means anything.
+    whole = plan.fresh.isprintable() and "`" not in plan.fresh
+    command = f"`{plan.fresh}`" if whole else "a fresh submission, which `relight show` tells"
+    remains = f"; after that: {command}" if plan.fresh else ""
+    return [f"- Slurm can requeue it until {plan.requeue_until:%Y-%m-%d %H:%M:%S} UTC{remains}"]
 
 
 def summary_of(mode: Mode, text: str) -> str:

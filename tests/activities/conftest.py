@@ -93,7 +93,6 @@ class World:
             clock=self.clock,
             sleep=self._sleep,
             kept=folder / "kept",
-            approval_key=folder / "approval.key",
         )
         self.watch = Watch(self.site)
         # However busy the machine that runs the tests is.

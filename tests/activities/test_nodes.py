@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 
 from relight.activities import contracts as c
+from relight.activities.records import row
 from relight.activities.restart import ReadBackError
 from relight.clients.ledger import LedgerUnavailableError
 from relight.clients.slurm import (
@@ -16,7 +17,7 @@ from relight.clients.slurm import (
 )
 from relight.domain.evidence import Evidence, Source
 from relight.domain.incidents import Outcome
-from relight.domain.ledger import RowKind
+from relight.domain.ledger import Change, RowKind
 from relight.domain.plan import Mode
 from relight.domain.policy import Policy
 from relight.domain.slurm import NodeFlag
@@ -30,8 +31,13 @@ async def drain(world, ref):
     attempt = await world.failed()
     expires = world.clock.now + timedelta(minutes=5)
 
-    async def call(node="n3", *, granted=True, expires=expires, name="i1"):
+    async def call(node="n3", *, granted=True, expires=expires, name="i1", recorded=True):
         leave = c.Leave(node=node, granted=granted, reason="drain 1 of 1", expires=expires)
+        if recorded and not world.ledger.down:
+            seen = Evidence(source=Source.NVML, text="Xid 79", node=node)
+            body = {"leave": leave.model_dump(mode="json"), "evidence": [seen.model_dump(mode="json")]}
+            entry = row(world.site, ref(attempt, name=name), f"leave-{node}", RowKind.LEAVE, body, node=node)
+            await world.ledger.commit(Change(entries=(entry,)))
         arg = c.DrainInput(
             incident=ref(attempt, name=name), node=node, cls="XID_79", summary="n3 lost a GPU", leave=leave
         )
@@ -46,7 +52,7 @@ def put(world, **fields):
 
 
 async def kinds(world):
-    return [row.kind for row in await world.ledger.rows(node="n3")]
+    return [each.kind for each in await world.ledger.rows(node="n3") if each.kind is not RowKind.LEAVE]
 
 
 async def test_drain(world, drain):
@@ -135,6 +141,12 @@ async def test_a_refusal_drains_nothing(world, drain):
     """Whatever the workflow asks."""
     assert (await drain(granted=False, expires=None)).outcome is Outcome.EXPIRED
     assert world.writes == []
+
+
+async def test_without_a_leave_on_record_nothing_is_drained(world, drain):
+    """A workflow's word that there is one is not enough."""
+    assert (await drain(recorded=False)).outcome is Outcome.EXPIRED
+    assert (world.writes, await kinds(world)) == ([], [RowKind.EFFECT])
 
 
 @pytest.mark.parametrize("reason", ["bad fan", "relight:i0:XID_79: another incident", ""])

@@ -109,6 +109,20 @@ async def test_while_completing_the_old_submit_time_shows_with_the_new_restarts(
     assert (await slurm.job(job)).nodes == ("n2", "n3")
 
 
+async def test_a_start_that_is_put_off_comes_by_itself(slurm: MemorySlurm, clock: Clock):
+    """And not sooner; a wait that is none, or beyond reason, is refused."""
+    job = running(slurm)
+    await slurm.requeue(job)
+    await slurm.start_after(job, timedelta(minutes=5))
+    clock.on(299)
+    assert (await slurm.job(job)).reason == "BeginTime"
+    clock.on(1)
+    assert (await slurm.job(job)).running
+    for wait in (timedelta(0), timedelta(seconds=-1), timedelta(days=11)):
+        with pytest.raises(RefusedError):
+            await slurm.start_after(job, wait)
+
+
 async def test_completing_lasts_until_told(clock: Clock):
     """With no epilog time a job completes for as long as the test wants."""
     slurm = MemorySlurm(clock, epilog=None)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from relight.clients import relight_gate
 from relight.clients.node_wrapper import NodeWrapper
 from relight.clients.relight_gate import DEFAULTS, READS, SUBMITS, WRITES, Refusal, command, read_settings
-from relight.clients.slurm import SlurmError
+from relight.clients.slurm import MOST_START_WAIT, SlurmError
 from relight.clients.slurm_commands import SlurmCommands
 from relight.clients.slurm_process import Done
 from relight.clients.ssh import slurm_environment
@@ -58,6 +58,8 @@ async def everything_sent(version: str, task: str) -> list[list[str]]:
     calls += [slurm.job(job), slurm.steps(job), slurm.executions(job), slurm.batch_script(job), slurm.cpu_time(job)]
     calls += [SlurmCommands(runner, cpu_time_as=prefix).cpu_time(job) for prefix in (CPU_TIME_AS, CPU_TIME_AS[:-1])]
     calls += [slurm.requeue(job), slurm.exclude(job, ("n1", "n2")), slurm.exclude(job, ()), slurm.start_now(job)]
+    calls += [slurm.start_after(job, wait) for wait in (timedelta(seconds=1), MOST_START_WAIT)]
+    calls += [slurm.depend(job, "afterok:7:8_2?afterany:9_*,after:4+10,singleton")]
     calls += [slurm.hold(job), slurm.release(job), slurm.cancel(job)]
     calls += [slurm.submit_batch("#!/bin/sh\n", "/home/a b/it's"), slurm.submit_batch("#!/bin/sh\n", "/x", held=True)]
     for nodes in (NodeWrapper(runner=runner), NodeWrapper((DEFAULTS["relight_node"],), runner=runner)):
@@ -75,6 +77,7 @@ async def test_everything_that_relight_sends_passes(version: str, task: str) -> 
     lines = await everything_sent(version, task)
     lines += [["id", "-un"], ["sacctmgr", "-nP", "show", "user", "name=relight", "format=adminlevel"]]
     lines += [["sudo", "-n", DEFAULTS["relight_node"]]]
+    lines += [["scontrol", "update", "JobId=7_[0,3-9:2]", "Dependency=afterok:6"]]
     assert {line[0] for line in lines} >= {"squeue", "scontrol", "sacct", "sstat", "scancel", "sbatch", "sudo"}
     for environment in (slurm_environment(), slurm_environment("/a b/slurm.conf", "/opt/slurm/bin"), {}):
         for words in lines:
@@ -125,8 +128,16 @@ HOSTILE = [
     "scontrol update JobId=1 ExcNodeList=n1 Priority=1",
     "scontrol update JobId=1 'ExcNodeList=n1 Priority=1'",
     "scontrol update JobId=1 ExcNodeList=n[1-9]",
-    "scontrol update JobId=1 StartTime=now+1",
+    "scontrol update JobId=1 StartTime=now+0",
+    "scontrol update JobId=1 StartTime=now-1",
+    "scontrol update JobId=1 StartTime=now+1hour",
+    "scontrol update JobId=1 StartTime=now+1000000",
+    "scontrol update JobId=1 StartTime=2030-01-01",
     "scontrol update JobId=1 UserId=0",
+    "scontrol update JobId=1 'Dependency=afterok:7 Priority=1'",
+    "scontrol update JobId=1 Dependency=",
+    "scontrol update JobId=1 Dependency=afterok:7;id",
+    "scontrol update JobId=1_[0-3 Dependency=afterok:7",
     "scontrol update NodeName=n1 State=DRAIN Reason=x",
     "scontrol write batch_script 1 /etc/passwd",
     "scontrol write batch_script 1",

@@ -356,6 +356,8 @@ async def test_writes_say_what_they_should(slurm: SlurmCommands, tmp_path: Path)
     await slurm.exclude(JOB, ("n1", "gpu-02.a"))
     await slurm.exclude(JOB, ())
     await slurm.start_now(JOB)
+    await slurm.start_after(JOB, timedelta(minutes=5, milliseconds=1))
+    await slurm.depend(JOB, "afterok:7:8_2?afterany:9_*,after:4+10,singleton")
     await slurm.hold(JOB)
     await slurm.release(JOB)
     await slurm.cancel(JOB)
@@ -364,10 +366,38 @@ async def test_writes_say_what_they_should(slurm: SlurmCommands, tmp_path: Path)
         f"scontrol update JobId={JOB} ExcNodeList=n1,gpu-02.a",
         f"scontrol update JobId={JOB} ExcNodeList=",
         f"scontrol update JobId={JOB} StartTime=now",
+        f"scontrol update JobId={JOB} StartTime=now+301",
+        f"scontrol update JobId={JOB} Dependency=afterok:7:8_2?afterany:9_*,after:4+10,singleton",
         f"scontrol hold {JOB}",
         f"scontrol release {JOB}",
         f"scancel {JOB}",
     ]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "named"),
+    [("0-3", "7_[0-3]"), ("0-3%2", "7_[0-3]"), ("1,3-5:2", "7_[1,3-5:2]"), ("4", "7_4"), ("0,2,4,...", None)],
+)
+async def test_a_dependency_of_pending_tasks_is_changed_for_all_of_them(
+    slurm: SlurmCommands, fake: Fake, tmp_path: Path, tasks: str, named: str | None
+) -> None:
+    """One record stands for them, and no task that runs is named; not where Slurm does not print them all."""
+    knows(fake, RUNNING, f"7|7|{tasks}")
+    if named is None:
+        with pytest.raises(RefusedError):
+            await slurm.depend(7, "afterok:6")
+        return
+    await slurm.depend(7, "afterok:6")
+    assert f"scontrol update JobId={named} Dependency=afterok:6" in (tmp_path / "said").read_text()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "afterok:7 Priority=1", "afterok:7(failed)", "afterok:-1", "AFTEROK:7", "afterok:7,"]
+)
+async def test_what_is_no_dependency_is_not_sent(slurm: SlurmCommands, text: str) -> None:
+    """Nor is anything else smuggled into the command."""
+    with pytest.raises(RefusedError):
+        await slurm.depend(JOB, text)
 
 
 async def test_the_last_task_of_an_array_is_not_the_whole_array(

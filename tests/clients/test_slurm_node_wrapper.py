@@ -75,6 +75,7 @@ class Slurmctld:
             "DRAIN": before.states | {"DRAIN"},
             "DOWN": (before.states - {"IDLE", "ALLOCATED"}) | {"DOWN"},
             "RESUME": frozenset({"IDLE"}),
+            "FAIL": before.states | {"FAIL"},
         }[values["State"]]
         self.nodes[name] = Node(states, before.responding, values.get("Reason", ""))
 
@@ -192,6 +193,54 @@ def test_down_is_for_nodes_that_cannot_end_their_jobs(budget: Budget) -> None:
     assert act(slurmctld, budget, "down", "n1", MARK) == "down already"
     refused(REFUSED, slurmctld, budget, "down", "n4", MARK)
     refused(REFUSED, slurmctld, budget, "down", "n5", MARK)  # the third that bore no mark of ours
+
+
+@pytest.fixture
+def platform(tmp_path: Path) -> Budget:
+    """A site whose root lets one node an hour be handed to the platform's repair."""
+    return Budget(tmp_path / "platform.json", {"drain": 1, "down": 1, "action": 1})
+
+
+def test_the_platform_is_asked_for_a_node_of_ours(platform: Budget) -> None:
+    """Its own words take the place of our mark, once; from then on the node is not ours any more."""
+    slurmctld = Slurmctld(n1=node("IDLE+DRAIN", MARK), n2=node("IDLE+DRAIN", OTHER))
+    assert act(slurmctld, platform, "action", "n1", "Reboot") == "its platform is asked: Action:Reboot"
+    assert act(slurmctld, platform, "action", "n1", "Reboot") == "asked for already"
+    assert slurmctld.writes == [("n1", "State=FAIL", "Reason=Action:Reboot")]
+    refused(REFUSED, slurmctld, platform, "action", "n2", "Replace")
+    for words in (("undrain", "n1"), ("action", "n1", "Replace")):
+        refused(REFUSED, slurmctld, platform, *words)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        node(),
+        node("IDLE+DRAIN", "bad fan"),
+        node("IDLE", MARK),
+        node("MIXED+DRAIN", MARK),
+        node("IDLE+DRAIN+COMPLETING", MARK),
+    ],
+)
+def test_the_platform_is_asked_for_nothing_else(platform: Budget, other: Node) -> None:
+    """Not for a healthy node, another's, one of ours that is back in service, or one with something on it."""
+    refused(REFUSED, Slurmctld(n1=other), platform, "action", "n1", "Replace")
+
+
+@pytest.mark.parametrize("word", ["reboot", "Action:Reboot", "Destroy", "", "Reboot now"])
+def test_only_two_words_ask_the_platform(word: str) -> None:
+    """Nothing else of what a caller says becomes a reason."""
+    with pytest.raises(Stop) as stop:
+        parse_request(["action", "n1", word])
+    assert stop.value.status == USAGE
+
+
+def test_no_site_asks_its_platform_unless_root_says_so(tmp_path: Path) -> None:
+    """The cap is 0 by default."""
+    settings = read_settings(tmp_path / "none.conf")
+    assert settings["actions_per_hour"] == "0"
+    budget = Budget(tmp_path / "s.json", {"action": int(settings["actions_per_hour"])})
+    refused(REFUSED, Slurmctld(n1=node("IDLE+DRAIN", MARK)), budget, "action", "n1", "Reboot")
 
 
 def test_an_unknown_node(budget: Budget) -> None:

@@ -14,6 +14,7 @@ from relight.clients.slurm_parse_jobs import parse_jobs, read_exit_code
 from relight.clients.slurm_parse_nodes import parse_nodes
 from relight.clients.slurm_parse_paths import OutputOf, resolve_output
 from relight.clients.slurm_parse_text import (
+    exit_codes,
     parse_accounting,
     parse_clock,
     parse_cpu_time,
@@ -265,6 +266,16 @@ def test_nodes(version: str) -> None:
     assert NodeFlag.NOT_RESPONDING in lost.flags
     assert lost.gres == "gpu:8"
     assert lost.boot_time is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "codes"), [("142", {142}), ("1,3-5", {1, 3, 4, 5}), ("(null)", set()), ("", set()), ("x,7", {7})]
+)
+def test_exit_codes_that_slurm_itself_requeues(text: str, codes: set[int]) -> None:
+    """As slurm.conf lists those for which Slurm itself queues a job again."""
+    assert exit_codes(text) == codes
+    config = f"SLURM_VERSION = 22.05.8\nRequeueExit = {text}\nRequeueExitHold = 99\n"
+    assert parse_facts(config).requeue_exit == codes | {99}
 
 
 @each_json

@@ -71,6 +71,7 @@ WRITES: list[tuple[str, Callable[[PySlurm], Awaitable[object]]]] = [
     ("requeue", lambda slurm: slurm.requeue(7)),
     ("exclude", lambda slurm: slurm.exclude(7, ("n1", "n2"))),
     ("start_now", lambda slurm: slurm.start_now(7)),
+    ("start_after", lambda slurm: slurm.start_after(7, timedelta(minutes=5))),
     ("hold", lambda slurm: slurm.hold(7)),
     ("release", lambda slurm: slurm.release(7)),
     ("cancel", lambda slurm: slurm.cancel(7)),
@@ -99,6 +100,14 @@ class Recorder(SlurmCommands):
     async def start_now(self, job_id: int) -> None:
         """Note it."""
         self.left.append(("start_now", job_id))
+
+    async def start_after(self, job_id: int, wait: timedelta) -> None:
+        """Note it."""
+        self.left.append(("start_after", job_id, wait))
+
+    async def depend(self, job_id: int, dependency: str) -> None:
+        """Note it."""
+        self.left.append(("depend", job_id, dependency))
 
     async def hold(self, job_id: int) -> None:
         """Note it."""
@@ -417,10 +426,10 @@ async def test_writes_say_what_they_should(scripted: Scripted, tmp_path: Path) -
     for _, call in WRITES:
         await call(slurm)
     assert [request for request in requests(tmp_path) if request != ["job", 7]] == [
-        ["requeue", 7], ["exclude", 7, "n1,n2"], ["start_now", 7], ["hold", 7], ["release", 7], ["cancel", 7],
-        ["submit", "#!/bin/sh\nexit\n", "/w", False],
+        ["requeue", 7], ["exclude", 7, "n1,n2"], ["start_now", 7], ["start_after", 7, 300], ["hold", 7], ["release", 7],
+        ["cancel", 7], ["submit", "#!/bin/sh\nexit\n", "/w", False],
     ]  # fmt: skip
-    assert requests(tmp_path).count(["job", 7]) == 6
+    assert requests(tmp_path).count(["job", 7]) == 7
 
 
 async def test_a_submission_without_an_id_is_ambiguous(scripted: Scripted) -> None:
@@ -479,6 +488,7 @@ DELEGATED: list[tuple[str, Call, tuple[object, ...]]] = [
     (COMPONENT, lambda slurm: slurm.hold(7), ("hold", 7)),
     (COMPONENT, lambda slurm: slurm.release(7), ("release", 7)),
     (COMPONENT, lambda slurm: slurm.cancel(7), ("cancel", 7)),
+    ("{}", lambda slurm: slurm.depend(7, "afterok:6"), ("depend", 7, "afterok:6")),
     ("{}", lambda slurm: slurm.executions(7), ("executions", 7)),
     ("{}", lambda slurm: slurm.cpu_time(7), ("cpu_time", 7)),
     ("{}", lambda slurm: slurm.submit_batch("#!/bin/sh\n#SBATCH -J x\n", "/w", held=True),

@@ -17,6 +17,7 @@ from relight.clients.log_files import LogFiles
 from relight.clients.logs import Cursor, LogNotFoundError, LogUnreadableError
 from relight.clients.ssh import SshConnection, SshRunner
 from relight.clients.ssh_files import SftpFiles
+from relight.domain.checkpoints import HowNamed, Root
 from relight.lab.processes import descendants, wait_until
 from relight.lab.sshd import Sshd
 
@@ -101,20 +102,23 @@ async def test_a_lost_connection_is_not_an_empty_folder(sshd: Sshd, tmp_path: Pa
     files = SftpFiles(connection)
     logs, kernel = LogFiles(files=files), KernelLogFiles(str(tmp_path / "{node}"), files)
     checkpoints = CheckpointFiles(files=files)
-    assert len(await checkpoints.find(str(tmp_path))) == 1
+    roots = [Root(path=str(tmp_path), how=HowNamed.PERSON)]
+    assert len((await checkpoints.look(roots)).series) == 1
     opened = await asyncio.to_thread(logs.open, str(tmp_path / "log"))
     await asyncio.to_thread(sshd.stop)
     try:
-        for call in (checkpoints.find(str(tmp_path)), logs.size(str(tmp_path / "log")), kernel.tail("log")):
+        for call in (logs.size(str(tmp_path / "log")), kernel.tail("log")):
             with pytest.raises(LogUnreadableError):
                 await call
+        survey = await checkpoints.look(roots)
+        assert (survey.series, survey.complete) == ((), False)
         with pytest.raises(OSError, match="SFTP"):
             await asyncio.to_thread(opened.read)
         with pytest.raises(UnreachableError, match="refuses connections"):
             await asyncio.to_thread(files.stat, str(tmp_path))
     finally:
         await asyncio.to_thread(sshd.start)
-    assert len(await checkpoints.find(str(tmp_path))) == 1
+    assert len((await checkpoints.look(roots)).series) == 1
     assert await logs.size(str(tmp_path / "log")) == 4
     await connection.close()
 
@@ -137,8 +141,9 @@ async def test_a_connection_lost_in_the_middle_of_a_search(
         return listing(self, folder, most)
 
     monkeypatch.setattr(SftpFiles, "listing", cut)
-    with pytest.raises(LogUnreadableError, match="no login"):
-        await CheckpointFiles(files=files).find(str(tmp_path))
+    survey = await CheckpointFiles(files=files).look([Root(path=str(tmp_path), how=HowNamed.PERSON)])
+    assert not survey.complete
+    assert "no login" in survey.problems[0]
 
 
 async def test_a_file_system_that_hangs_holds_up_its_own_folder_only(sshd: Sshd, tmp_path: Path) -> None:

@@ -40,5 +40,5 @@ def test_modes_name_detectors_and_actions():
     """Each of them, and both together; `off` also as YAML 1.1 reads it."""
     names = POLICY["modes"]["propertyNames"]["enum"]
     assert {"hang", "drain", "hang.restart", "numerics.stop"} <= set(names)
-    assert len(names) == len(set(names)) == 6 + 4 + 24
+    assert len(names) == len(set(names)) == 6 + 4 + 24 + 4
     assert POLICY["modes"]["additionalProperties"]["enum"] == ["off", "monitor", "approve", "auto", False]

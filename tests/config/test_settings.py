@@ -104,7 +104,7 @@ def test_no_dotenv_file_is_read(tmp_path, monkeypatch):
             {"clutser": "x"},
             [
                 "clutser: no such key",
-                "cluster, data, ingest, ledger, logs, metrics, policy, slurm, telemetry, temporal",
+                "cluster, data, ingest, kill_switch, ledger, logs, metrics, policy, slurm, telemetry, temporal",
             ],
         ),
         ({"policy": {"mod": "auto"}}, ["policy.mod: no such key", "approval_expires", "mode"]),

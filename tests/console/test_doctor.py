@@ -37,6 +37,7 @@ from relight.console.doctor_temporal import check_temporal
 from relight.domain.plan import Mode
 from relight.domain.slurm import SlurmFacts
 from relight.workers.cli import main
+from relight.workers.keys import make_approval_key
 
 from .conftest import Night
 
@@ -257,9 +258,21 @@ async def test_an_approval_key_that_others_read_fails(tmp_path: Path):
     assert "nobody can approve" in (await check_approval_key(site))[0].found
     key = tmp_path / "approval.key"
     key.write_text("k")
+    key.chmod(0o600)
+    assert "no private key; accepted: an OpenSSH key" in (await check_approval_key(site))[0].found
+    key.unlink()
+    make_approval_key(key)
     for mode, status in ((0o600, Health.OK), (0o640, Health.OK), (0o644, Health.FAIL), (0o660, Health.FAIL)):
         key.chmod(mode)
         assert (await check_approval_key(site))[0].status is status
+
+
+async def test_a_site_that_lists_people_needs_no_key_of_its_own(tmp_path: Path):
+    """They sign with theirs."""
+    key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOOpHHRjjPzerSRq6uUgnLAwE2FMV/MCd0VwGky6dQWo"
+    site = settings(data=str(tmp_path), approvals={"approvers": [{"name": "ada", "key": key}]})
+    check = (await check_approval_key(site))[0]
+    assert (check.status, check.found) == (Health.OK, "not used: 1 approver listed, who sign themselves")
 
 
 async def test_a_ledger_that_was_changed_is_found_out(ledger: SqlLedger, data: Path):

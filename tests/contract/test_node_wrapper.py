@@ -87,6 +87,29 @@ async def test_down_of_a_node_that_cannot_end_its_job(site: Any, slurm: Slurm, w
     await site.until(back)
 
 
+@pytest.mark.operation("relight-node drain", "relight-node action")
+async def test_a_node_is_handed_to_its_platform(site: Any, slurm: Slurm, wrapper: NodeWrapper, program: Path) -> None:
+    """Only where root allows it, and only a node of ours; then it is FAIL with the platform's word, and not ours."""
+    await wrapper.drain("n2", MARK)
+    with pytest.raises(RefusedError, match="no more are allowed"):
+        await wrapper.action("n2", "Reboot")
+    conf = program.parent.parent / "etc/relight-node.conf"
+    conf.write_text(conf.read_text() + "actions_per_hour = 1\n")
+    with pytest.raises(RefusedError, match="not drained by Relight"):
+        await wrapper.action("n3", "Reboot")
+    await wrapper.action("n2", "Reboot")
+    node = await slurm.node("n2")
+    assert (node.reason, NodeFlag.FAIL in node.flags, node.eligible) == ("Action:Reboot", True, False)
+    with pytest.raises(RefusedError):
+        await wrapper.undrain("n2")
+    site.cluster.run("scontrol", "update", "NodeName=n2", "State=RESUME")
+
+    async def back() -> bool:
+        return (await slurm.node("n2")).eligible
+
+    await site.until(back)
+
+
 @pytest.mark.operation("relight-node drain", "relight-node undrain")
 async def test_sudo_gives_nothing_else(slurm: Slurm, program: Path) -> None:
     """Another user may not use the wrapper, and the service's user may not use another program."""

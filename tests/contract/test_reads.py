@@ -279,3 +279,9 @@ async def test_accounting_that_is_down(cluster: Cluster, slurm: Slurm) -> None:
         daemons.spawn("slurmdbd", ["slurmdbd", "-D"], {"MYSQL_UNIX_PORT": str(socket)})
         daemons.wait_for("slurmdbd", lambda: cluster.run("sacct", check=False).returncode == 0)
     assert await slurm.executions(1) is not None
+
+
+@pytest.mark.operation("topology")
+async def test_a_cluster_without_topology_has_no_failure_domains(slurm: Slurm) -> None:
+    """An empty answer, and no error."""
+    assert (await slurm.topology()).domains == ()

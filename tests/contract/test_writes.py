@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,26 @@ async def test_the_order_of_a_restart(site: Any, slurm: Slurm) -> None:
     await site.until(accounted)
 
 
+@pytest.mark.operation("start_after", "requeue")
+async def test_a_start_is_put_off(site: Any, slurm: Slurm) -> None:
+    """Later than Slurm's own delay, and sooner; Slurm shows the time, keeps it over another change, and starts it."""
+    job_id = (await site.running("-w", "n1")).job_id
+    await slurm.requeue(job_id)
+    await waits_for_its_begin_time(site, job_id)
+    await asyncio.sleep(2)
+    for seconds in (600, 5):
+        at = datetime.now(UTC) + timedelta(seconds=seconds)
+        await slurm.start_after(job_id, timedelta(seconds=seconds))
+        await slurm.exclude(job_id, ("n2",))
+        job = await slurm.job(job_id)
+        assert job.eligible_time is not None
+        assert abs(job.eligible_time - at) <= timedelta(seconds=3)
+        assert job.state is JobState.PENDING
+    job = await site.reached(job_id, JobState.RUNNING)
+    assert job.start_time is not None
+    assert job.start_time >= at - timedelta(seconds=2)
+
+
 @pytest.mark.operation("requeue")
 async def test_an_ended_job_is_requeued(site: Any, slurm: Slurm) -> None:
     """A failed job waits again; one that may not be requeued is refused."""
@@ -82,6 +103,27 @@ async def test_an_ended_job_is_requeued(site: Any, slurm: Slurm) -> None:
     with pytest.raises(RefusedError):
         await slurm.requeue(fixed.job_id)
     assert (await slurm.job(fixed.job_id)).running
+
+
+@pytest.mark.operation("depend")
+async def test_a_dependency_that_counts_as_failed_is_judged_anew(site: Any, slurm: Slurm) -> None:
+    """That of one job, and of an array's pending tasks in one record; a job that runs has none any more."""
+    parent = (await site.reached(site.submit("exit 9"), JobState.FAILED)).job_id
+    children = [site.submit("true", f"--dependency=afterok:{parent}", *more) for more in ((), ("--array=0-2%1",))]
+
+    async def given_up() -> bool:
+        return {(await slurm.job(child)).reason for child in children} == {"DependencyNeverSatisfied"}
+
+    await site.until(given_up)
+    await slurm.requeue(parent)
+    await site.reached(parent, JobState.PENDING)
+    for child in children:
+        assert (await slurm.job(child)).dependency == f"afterok:{parent}(failed)"
+        await slurm.depend(child, f"afterok:{parent}")
+        assert (await slurm.job(child)).dependency == f"afterok:{parent}(unfulfilled)"
+    running = (await site.running()).job_id
+    with pytest.raises(RefusedError):
+        await slurm.depend(running, f"afterok:{parent}")
 
 
 @pytest.mark.operation("hold", "release")

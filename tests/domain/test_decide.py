@@ -12,8 +12,8 @@ from relight.domain.hands import Hand
 from relight.domain.incidents import Outcome
 from relight.domain.permits import Act
 from relight.domain.plan import Mode, Restart
-from relight.domain.policy import EXIT_DO_NOT_REQUEUE, Policy, actions, attempts_without_progress, decide
-from relight.domain.slurm import JobFlag, JobState, NodeFlag, NodeState
+from relight.domain.policy import EXIT_DO_NOT_REQUEUE, Policy, actions, decide
+from relight.domain.slurm import JobFlag, JobState, NodeFlag, NodeState, SlurmFacts
 
 AUTO = Policy(mode=Mode.AUTO)
 
@@ -163,6 +163,14 @@ def test_no_requeue_is_respected(situation, diagnosis, record):
     assert "--no-requeue" in verdict.plan.reason
 
 
+@pytest.mark.parametrize(("code", "outcome"), [(142, Outcome.OVERRIDDEN), (141, None)])
+def test_an_exit_code_for_which_slurm_itself_queues_it_again(situation, diagnosis, record, code, outcome):
+    """It shows FAILED until its epilog has ended, and is queued again, or held, then: the site wants it so."""
+    facts = SlurmFacts(version="22.05.8", requeue_exit=frozenset({142}))
+    said = record(state=JobState.FAILED, exit_code=code)
+    assert decide(situation(record=said, facts=facts), diagnosis(), AUTO).outcome is outcome
+
+
 def test_exit_code_93_is_respected(situation, diagnosis, record):
     """The job's own word not to requeue it; its neighbours mean nothing."""
     said = record(state=JobState.FAILED, exit_code=EXIT_DO_NOT_REQUEUE)
@@ -192,15 +200,6 @@ def test_three_attempts_without_progress_stop(situation, diagnosis, incident):
     verdict = decide(situation(earlier=fruitless), diagnosis(), AUTO)
     assert (verdict.outcome, verdict.plan.acts) == (Outcome.STOPPED, False)
     assert verdict.plan.reason.startswith("3 restarts brought no progress")
-
-
-def test_progress_gives_the_budget_back(incident):
-    """Counted from the newest back to the last that moved; those that did nothing use up nothing."""
-    fruitless = incident(outcome=Outcome.RESTARTED_NO_PROGRESS)
-    assert attempts_without_progress([]) == 0
-    assert attempts_without_progress([fruitless, incident(outcome=Outcome.EXPIRED), fruitless]) == 2
-    for moved in (Outcome.RECOVERED, Outcome.ADOPTED):
-        assert attempts_without_progress([fruitless, incident(outcome=moved), fruitless, fruitless]) == 1
 
 
 @pytest.mark.parametrize("witness", [Answer.NO, Answer.UNKNOWN])

@@ -139,7 +139,7 @@ def goes_on(attempt, record, old=None, **fields):
         ("after:7", True),
         ("afterany:7", True),
         ("afternotok:7", True),
-        ("aftercorr:7", True),
+        ("afterburstbuffer:7", True),
         ("afterany:7(unfulfilled)", True),
         ("afterany:7+30(unfulfilled)", True),
         ("afterany:6:7:8", True),
@@ -147,7 +147,9 @@ def goes_on(attempt, record, old=None, **fields):
         ("afterok:6?afternotok:7", True),
         ("afterok:7", False),
         ("afterok:7(unfulfilled)", False),
-        ("afterburstbuffer:7", False),
+        ("aftercorr:7", False),
+        ("anything:7", False),
+        ("afterany:x", False),
         ("afterany:77", False),
         ("afterany:17", False),
         ("singleton", False),
@@ -155,7 +157,7 @@ def goes_on(attempt, record, old=None, **fields):
     ],
 )
 def test_dependencies(attempt, record, dependency, expected):
-    """A dependency that a failure satisfies makes a successor; `afterok` needs the retry; other ids mean nothing."""
+    """What a failure satisfies makes a successor, what needs success needs the retry; other ids mean nothing."""
     assert goes_on(attempt, record, dependency=dependency) is expected
 
 
@@ -181,6 +183,25 @@ def test_one_that_waited_and_has_started(attempt, record):
     assert successors(attempt(), [job, task], [8]) == (job, task)
     assert not successors(attempt(), [job, task], [7])
     assert not successors(attempt(), [record(job_id=8, user="bob", **running)], [8])
+
+
+@pytest.mark.parametrize(
+    ("dependencies", "expected"),
+    [
+        ({8: "afterok:7(failed)"}, set()),
+        ({8: "afterok:7(unfulfilled),singleton(unfulfilled)"}, set()),
+        ({8: "afterok:7(failed)", 9: "afterany:8(unfulfilled)", 10: "afterok:9"}, set()),
+        ({9: "afterany:8(unfulfilled)", 8: "afterok:7"}, set()),
+        ({8: "afterok:7?afterany:6"}, {8}),
+        ({8: "afterok:7", 9: "afterany:6"}, {9}),
+        ({8: "", 9: "afterok:8"}, {8, 9}),
+    ],
+)
+def test_a_chain_of_the_same_script_that_waits_for_success(attempt, record, dependencies, expected):
+    """Same name, same folder: what cannot start before this job has succeeded does not go on instead of it."""
+    like = {"name": "train", "work_dir": "/home/alice", "state": JobState.PENDING}
+    chain = [record(job_id=number, dependency=on, **like) for number, on in dependencies.items()]
+    assert {job.job_id for job in successors(attempt(), chain)} == expected
 
 
 @pytest.mark.parametrize("state", [JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED])

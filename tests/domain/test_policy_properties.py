@@ -193,7 +193,8 @@ def test_exclusions_never_leave_too_few_nodes(any_situation, data, cause):
     Where they are too few to begin with, nothing that could run the job is taken away.
     """
     situation = data.draw(any_situation)
-    kept, remark = exclusions(situation, cause)
+    found = exclusions(situation, cause, Policy())
+    kept, remark = [e.node for e in found.exclude], found.remark
     own = situation.attempt.record
     free = {n.name for n in situation.nodes if n.eligible} - set(own.excluded_nodes)
     left = free - set(kept)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from relight.domain.evidence import MAX_EVIDENCE_PER_SIGNAL
 from relight.domain.slurm import AccountingRow, JobFlag, JobState, NodeState
 from relight.domain.watching import (
+    Again,
     Ended,
     alive,
     compare,
@@ -33,7 +34,7 @@ def test_a_running_job_not_yet_known_has_started(record):
 def test_nothing_changes_while_it_runs(attempt, record):
     """A known attempt whose record still runs has neither started nor ended."""
     old = attempt()
-    assert compare({old.key: old}, [record()], "main") == ((), ())
+    assert compare({old.key: old}, [record()], "main") == ((), (), ())
 
 
 def test_the_same_job_id_on_another_cluster_is_another(attempt, record):
@@ -48,6 +49,26 @@ def test_a_requeue_seen_running_is_an_end_and_a_start(attempt, record, now):
     found = compare({old.key: old}, [again], "main")
     assert found.ended == (Ended(old, again),)
     assert found.started == (again,)
+
+
+def test_a_start_that_slurmctld_has_forgotten_is_no_end(attempt, record, now):
+    """PENDING again with its own SubmitTime and as many restarts: it is started again, and that is told."""
+    old = attempt(start_time=now)
+    pending = record(state=JobState.PENDING, nodes=(), start_time=None)
+    assert compare({old.key: old}, [pending], "main") == ((), (), ())
+    for change in ({"restarts": 1}, {"submit_time": now + timedelta(minutes=1)}):
+        queued = pending.model_copy(update=change)
+        assert compare({old.key: old}, [queued], "main").ended == (Ended(old, queued),)
+    again = record(start_time=now + timedelta(seconds=9), nodes=("n8", "n9"))
+    assert compare({old.key: old}, [again], "main") == ((), (), (Again(old, again),))
+
+
+def test_outputs_that_slurm_tells_later_are_taken_up(attempt, record):
+    """A snapshot without them would be blind for as long as the attempt lives."""
+    old, told = attempt(stdout=""), record(stdout="/home/alice/7.out")
+    assert compare({old.key: old}, [told], "main").again == (Again(old, told),)
+    known = attempt(stdout="/home/alice/7.out")
+    assert compare({known.key: known}, [record(stdout="")], "main") == ((), (), ())
 
 
 def test_an_attempt_without_a_record_has_ended(attempt):

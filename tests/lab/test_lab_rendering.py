@@ -10,7 +10,7 @@ import pytest
 from relight.lab.database import accounts
 from relight.lab.job import Engine, JobSpec, OpenMode, render
 from relight.lab.runtime import Runtime
-from relight.lab.slurm_conf import Plan, cgroup_conf, gres_conf, slurm_conf, slurmdbd_conf
+from relight.lab.slurm_conf import Plan, cgroup_conf, gres_conf, slurm_conf, slurmdbd_conf, topology_conf
 from relight.lab.spec import ClusterSpec, Profile
 from relight.lab.users import USERS
 
@@ -104,3 +104,16 @@ def test_production_without_accounting_is_refused() -> None:
     """Admin levels are kept in the accounting database."""
     with pytest.raises(ValueError, match="accounting"):
         ClusterSpec(folder=Path("/srv/lab"), profile=Profile.PRODUCTION, accounting=False)
+
+
+def test_switches_are_dealt_out() -> None:
+    """topology.conf only where switches are wanted: the nodes in turn, one switch above the leaves."""
+    given = plan((22, 5), Profile.FAST)
+    assert topology_conf(given) is None
+    assert "TopologyPlugin" not in slurm_conf(given)
+    spec = ClusterSpec(folder=Path("/srv/lab"), nodes=5, switches=2)
+    wanted = Plan(spec=spec, host="box", port=20000, slurm_version=(22, 5), gpu_files=GPUS)
+    assert topology_conf(wanted) == (
+        "SwitchName=s1 Nodes=n1,n3,n5\nSwitchName=s2 Nodes=n2,n4\nSwitchName=top Switches=s[1-2]\n"
+    )
+    assert "TopologyPlugin=topology/tree\n" in slurm_conf(wanted)

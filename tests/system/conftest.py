@@ -42,6 +42,7 @@ def _new_stack(
     way: Way = Way.COMMANDS,
     *,
     agents: bool = False,
+    switches: int = 0,
     **policy: Any,
 ) -> Iterator[Stack]:
     production, ssh = profile is Profile.PRODUCTION, way is Way.SSH
@@ -50,7 +51,8 @@ def _new_stack(
     # Not pytest's own folder: other users must reach it, and its path must be short.
     folder = Path(tempfile.mkdtemp(prefix="relight-sys-", dir="/tmp"))
     folder.chmod(0o755)
-    stack = Stack(StackSpec(folder=folder, nodes=nodes, profile=profile, way=way, agents=agents, policy=policy))
+    given = {"nodes": nodes, "profile": profile, "way": way, "agents": agents, "switches": switches}
+    stack = Stack(StackSpec(folder=folder, policy=policy, **given))
     try:
         stack.start()
         yield stack
@@ -61,7 +63,7 @@ def _new_stack(
 
 @pytest.fixture(scope="session")
 def new_stack() -> NewStack:
-    """Starts a stack; its arguments are the number of nodes, the profile, the way, agents, and keys of the policy."""
+    """Starts a stack: number of nodes, profile, way, agents, leaf switches, and keys of the policy."""
     return _new_stack
 
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.system
 @pytest.fixture(scope="module")
 def stack(new_stack: NewStack) -> Iterator[Stack]:
     """Eight nodes in auto; more drains an hour than a site would allow, because each test may need one."""
-    with new_stack(nodes=8, drains_per_hour=20) as stack:
+    with new_stack(nodes=8, drains_per_hour=20, backoff=["0s"]) as stack:
         yield stack
 
 

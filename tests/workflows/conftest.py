@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from temporalio import activity
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest
@@ -22,21 +23,39 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
+from relight.activities import care_contracts as k
 from relight.activities import contracts as c
 from relight.activities.attributes import ALL, at_start
+from relight.clients.signing_keys import public_half
+from relight.domain import care
+from relight.domain.approvals import Request
 from relight.domain.attempts import AttemptKey
+from relight.domain.care import CareVerdict, Next, care_workflow_id
 from relight.domain.diagnosis import Action, Category, Diagnosis, Hypothesis, Implicated
-from relight.domain.evidence import Detection, Evidence, Interruption, Source
+from relight.domain.evidence import Answer, Detection, Evidence, Interruption, Source
+from relight.domain.guard import Room
+from relight.domain.guard_standing import Standing
 from relight.domain.incidents import Phase, headline
+from relight.domain.permits import NODE_RIGHTS, Permit
 from relight.domain.plan import Mode, Plan, Restart
 from relight.domain.policy import Policy, Verdict
+from relight.domain.reports import CheckName, NodeCheck, Result
+from relight.domain.rights import Approver
+from relight.domain.signatures import SignedDecision, signed
 from relight.domain.slurm import NodeRecord, NodeState
 from relight.workers.controller import WORKFLOWS, sandbox
 from relight.workflows.recover_job import RecoverResult
 from relight.workflows.story import Status
 
 T0 = datetime(2026, 11, 30, 9, 27, 12, tzinfo=UTC)
-CALLS: dict[str, c.Call[Any, Any]] = {v.name: v for v in vars(c).values() if isinstance(v, c.Call)}
+KEYS = {
+    name: Ed25519PrivateKey.from_private_bytes(name.ljust(32).encode()) for name in ("ada", "bob", "carol", "mallory")
+}
+"""People's private keys; all but mallory are listed as approvers."""
+APPROVERS = tuple(Approver(name=name, key=public_half(key)) for name, key in KEYS.items() if name != "mallory")
+CALLS: dict[str, c.Call[Any, Any]] = {
+    v.name: v for module in (c, k) for v in vars(module).values() if isinstance(v, c.Call)
+}
 MUTATIONS = {c.KEEP_OUTPUTS.name, c.REQUEUE.name, c.CANCEL.name, c.EXCLUDE.name, c.RELEASE.name, c.START.name}
 MUTATIONS |= {c.DRAIN.name}
 
@@ -51,9 +70,9 @@ def _beside_python(name: str) -> str:
     return str(Path(sys.executable).parent / name)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 async def environment() -> AsyncIterator[WorkflowEnvironment]:
-    """The time-skipping server, one for all tests."""
+    """The time-skipping server, one for each test: whatever outlives a workflow stops time for good (seen)."""
     async with await WorkflowEnvironment.start_time_skipping(
         data_converter=pydantic_data_converter,
         test_server_existing_path=_beside_python("temporal-test-server"),
@@ -193,15 +212,32 @@ class Script:
             c.EXCLUDE.name: c.Done(text="ExcNodeList=n2", at=T0),
             c.AWAIT_ENDED.name: c.Ended(completing=timedelta(seconds=2), text="the old attempt ended after 2.0 s"),
             c.RELEASE.name: c.Done(text="Slurm's hold is undone", at=T0),
+            c.REPOINT.name: c.Done(text="", at=T0),
             c.START.name: c.Done(text="Slurm may start it at once", at=T0),
             c.AWAIT_RUNNING.name: c.Running(attempt=next_attempt, nodes=("n1",), at=T0, text="running again on n1"),
             c.AWAIT_PROGRESS.name: c.Proof(moved=True, step=41, at=T0, text="step 41, past step 40"),
             c.CLOSE.name: c.Nothing(),
             c.READ_NODES.name: _all_idle,
             c.RECORD_LEAVE.name: c.Nothing(),
+            c.LOOK.name: self.look(),
+            c.RECORD_STANDING.name: c.Nothing(),
+            c.MAY_ACT.name: c.MayAct(),
             c.DRAIN.name: lambda arg: c.Done(text=f"{arg.node} has the drain flag", at=T0),
             c.READ_POLICY.name: Policy(),
+            **_care_ends_at_once(),
         }
+
+    def look(self, *records: NodeRecord, policy: Policy | None = None, **changes: Any) -> Callable[[Any], c.Look]:
+        """The guard's look: these nodes, or, without any, all that are asked for, idle; no topology; room enough."""
+
+        def answer(arg: c.LookInput) -> c.Look:
+            names = dict.fromkeys((*(asked.node for asked in arg.asked), *arg.granted))
+            nodes = records or tuple(NodeRecord(name=name, state=NodeState.IDLE) for name in names)
+            given = {"nodes": nodes, "domains": dict.fromkeys(names, ())}
+            given["room"] = dict.fromkeys(names, Room(needs=1, spare=1000))
+            return c.Look(**{"policy": policy or Policy(), "standing": Standing(), **given, **changes})
+
+        return answer
 
     def plan(self, **changes: Any) -> Plan:
         """A plan to requeue the attempt, with these changes."""
@@ -213,11 +249,59 @@ class Script:
         """The plan, to be carried out in this mode."""
         policy = Policy(mode=mode, **(policy or {}))
         made = self.plan(**plan)
-        return Verdict(plan=made, mode=mode, mode_reason=f"cluster policy says {mode}", policy=policy, outcome=outcome)
+        why = f"cluster policy says {mode}"
+        return Verdict(plan=made, mode=mode, mode_reason=why, policy=policy, outcome=outcome, approvers=APPROVERS)
+
+
+def _care_ends_at_once() -> dict[str, Any]:
+    """A node that was drained is taken over by somebody else at once, so that its care ends with the incident."""
+    limits = k.Limits(
+        drain_takes=timedelta(days=1),
+        approval_expires=timedelta(minutes=30),
+        execution_expires=timedelta(minutes=10),
+        trust_bare=False,
+        needed=dict.fromkeys(NODE_RIGHTS, 1),
+        permits=dict(NODE_RIGHTS),
+        approvers=APPROVERS,
+    )
+    taken = k.Held(hold=care.Hold.TAKEN, text="somebody else has set it aside", at=T0)
+    acted = k.Acted(done=True, text="done", at=T0)
+    well = tuple(NodeCheck(name=name, result=Result.PASSED, text="well") for name in CheckName)
+    verdict = CareVerdict(next=Next.RETURN, reason="all that can be checked is well", permit=Permit.AUTO)
+    return {
+        k.BEGIN_CARE.name: limits,
+        k.READ_LIMITS.name: limits,
+        k.AWAIT_DRAINED.name: taken,
+        k.AWAIT_CHANGE.name: taken,
+        k.KEEP_EVIDENCE.name: k.Kept(folder="/kept/n2", files=("why.json",)),
+        k.CHECK_NODE.name: k.Checked(agent=Answer.YES, checks=well, began=T0, at=T0),
+        k.JUDGE_NODE.name: k.Judged(verdict=verdict, ticket="/kept/n2/ticket.txt"),
+        k.RETURN_NODE.name: acted,
+        k.DOWN_NODE.name: acted,
+        k.ASK_PLATFORM.name: acted,
+        k.RECORD_CARE.name: c.Nothing(),
+        k.RECORD_HEARD.name: c.Nothing(),
+    }
 
 
 def _all_idle(arg: c.ReadNodesInput) -> c.Nodes:
     return c.Nodes(nodes=tuple(NodeRecord(name=name, state=NodeState.IDLE) for name in arg.nodes))
+
+
+def signed_by(name: str, request: Request, *, approved: bool = True, key: str = "", **changes: Any) -> SignedDecision:
+    """A decision of this person on what was asked, just then; with these changes before it is signed."""
+    decision = {"approved": approved, "digest": request.digest, "by": name, "reason": "looks right"}
+    decision |= {field: changes.pop(field) for field in ("digest", "by", "reason") if field in changes}
+    fields = {
+        "incident": request.subject,
+        "run_id": request.run_id,
+        "decision": decision,
+        "at": request.asked_at,
+        "nonce": f"{name}-1",
+        "key": public_half(KEYS[key or name]),
+        "signature": "",
+    }
+    return signed(SignedDecision.model_validate(fields | changes), KEYS[name])
 
 
 def witness(node: str) -> Evidence:
@@ -328,6 +412,15 @@ async def eventually(look: Callable[[], Awaitable[Any]], good: Callable[[Any], b
     return seen
 
 
+async def _end_of(handle: WorkflowHandle[Any, Any]) -> None:
+    """Wait for a workflow that ends by itself, if there is one: what its activities outlive stops time (seen)."""
+    try:
+        await handle.result()
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND:
+            raise
+
+
 _numbers = itertools.count(1000)
 
 
@@ -346,6 +439,8 @@ async def staged(client: Client, *, job_id: int, **options: Any) -> AsyncIterato
         **options,
     ):
         yield Incident(client, script, task_queue)
+        for node in {arg.node for arg in script.args(c.DRAIN)}:
+            await _end_of(client.get_workflow_handle(care_workflow_id(cluster, node)))
 
 
 @pytest.fixture
@@ -371,6 +466,12 @@ def stage() -> Callable[..., Any]:
 def make_diagnosis() -> Callable[..., Diagnosis]:
     """Makes a diagnosis."""
     return diagnosis
+
+
+@pytest.fixture(scope="session")
+def decision_of() -> Callable[..., SignedDecision]:
+    """Signs a decision: `signed_by`."""
+    return signed_by
 
 
 @pytest.fixture(scope="session")

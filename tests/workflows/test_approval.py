@@ -2,23 +2,22 @@
 
 import asyncio
 from datetime import UTC, datetime, timedelta
-from functools import partial
 
 import pytest
+from temporalio.client import WorkflowUpdateFailedError
 
 from relight.activities import contracts as c
+from relight.domain.approvals import Approval, Request
 from relight.domain.evidence import GOES_ON, Interruption
 from relight.domain.incidents import Outcome, Phase
-from relight.domain.plan import Decision, Mode
+from relight.domain.plan import Mode
+from relight.workflows.story import tell
+
+from .conftest import signed_by
 
 T0 = datetime(2026, 11, 30, 9, 27, 12, tzinfo=UTC)
+HOUR = timedelta(hours=1)
 TRUSTED = {"trust_temporal_ui": True}
-
-
-def signed(status, *, approved=True, digest=None, by="ada"):
-    """A decision on the plan shown, as CLI and console send it."""
-    decision = Decision(approved=approved, digest=digest or status.verdict.plan.digest, by=by, reason="looks right")
-    return c.SignedDecision(incident=status.incident, decision=decision, at=T0, signature="ab" * 32)
 
 
 async def asked(incident, script, **verdict):
@@ -108,26 +107,68 @@ async def test_an_approval_before_the_plan_counts_for_nothing(incident, script):
 # --- by signed update -----------------------------------------------------------------------------------------------
 
 
+async def said(handle, status, name="ada", **changes):
+    """What the workflow answers to a person's signed decision."""
+    decision = signed_by(name, status.approval.request, **changes)
+    return await handle.execute_update("decide", decision, result_type=str)
+
+
 async def test_a_signed_decision_approves_even_a_drain(incident, script):
-    """The console's and the CLI's way: verified by an activity, answered with what became of it."""
+    """The console's and the CLI's way: verified by the workflow itself, answered with what became of it."""
     handle, status = await asked(incident, script, drain=("n2",))
-    answer = await handle.execute_update("decide", signed(status), result_type=str)
-    assert answer == "counted: approved"
+    assert await said(handle, status) == "counted: approved"
     assert (await handle.result()).outcome is Outcome.RECOVERED
     (recorded,) = script.args(c.RECORD_DECISION)
-    assert recorded.counts
-    assert recorded.decision.verified
+    assert (recorded.counts, recorded.number, recorded.score) == (True, 1, "1 of 1 approval (ada)")
+    assert (recorded.decision.verified, recorded.decision.by) == (True, "ada")
     assert incident.steps()["approved"] == "by ada: looks right"
+    assert script.args(c.VERIFY_DECISION) == []
 
 
-async def test_a_forged_decision_does_not_count(incident, script):
-    """The answer says why, and the incident goes on waiting."""
-    script.on(c.VERIFY_DECISION, c.SignatureCheck(genuine=False, problem="signed for another incident"))
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"name": "mallory"}, "signed with a key of nobody who may approve here"),
+        ({"name": "mallory", "key": "ada"}, "the signature is not of the key SHA256:"),
+        ({"incident": "i0000000000"}, "signed for another incident"),
+        ({"run_id": "another"}, "signed for another incident"),
+        ({"digest": "f" * 64}, "is of another plan"),
+        ({"at": T0 - timedelta(days=400)}, "too long ago"),
+        ({"nonce": ""}, "nonce, name or reason is missing or too long"),
+        ({"reason": "x" * 2001}, "nonce, name or reason is missing or too long"),
+    ],
+    ids=["nobody's key", "forged", "another incident", "another run", "another plan", "stale", "no nonce", "long"],
+)
+async def test_a_decision_that_proves_nothing_is_recorded_and_changes_nothing(incident, script, changes, problem):
+    """The answer says why, and the incident goes on waiting until it expires."""
     handle, status = await asked(incident, script)
-    answer = await handle.execute_update("decide", signed(status), result_type=str)
-    assert answer == "not counted: signed for another incident"
+    assert problem in (answer := await said(handle, status, **changes))
+    assert answer.startswith("not counted: ")
     assert (await handle.result()).outcome is Outcome.EXPIRED
     assert script.mutations == []
+    (recorded,) = script.args(c.RECORD_DECISION)
+    assert not recorded.counts
+    assert problem in recorded.remark
+    assert len(recorded.decision.reason) <= 2000
+
+
+async def test_a_decision_of_60_kb_never_reaches_the_history(incident, script):
+    """Refused at the door: fifty of them would be megabytes."""
+    handle, status = await asked(incident, script)
+    with pytest.raises(WorkflowUpdateFailedError) as refused:
+        await said(handle, status, reason="x" * 60_000)
+    assert "accepted: at most 20000" in str(refused.value.cause)
+    assert await said(handle, status) == "counted: approved"
+    assert (await handle.result()).outcome is Outcome.RECOVERED
+
+
+async def test_a_bare_signal_of_60_kb_is_recorded_in_short(incident, script):
+    """A signal cannot be refused at the door."""
+    handle, _ = await asked(incident, script)
+    await handle.signal("approve", {"digest": "f" * 60_000, "reason": "x" * 60_000})
+    assert (await handle.result()).outcome is Outcome.EXPIRED
+    (recorded,) = script.args(c.RECORD_DECISION)
+    assert len(recorded.model_dump_json()) < 6000
 
 
 async def test_a_sender_cannot_call_a_decision_verified(incident, script):
@@ -135,65 +176,161 @@ async def test_a_sender_cannot_call_a_decision_verified(incident, script):
     handle, status = await asked(incident, script, policy={})
     await handle.signal("approve", {"digest": status.verdict.plan.digest, "verified": True, "by": "root"})
     assert (await handle.result()).outcome is Outcome.EXPIRED
-    assert not script.args(c.RECORD_DECISION)[0].decision.verified
-
-
-async def test_a_signed_decision_on_another_plan_does_not_count(incident, script):
-    """An approval is bound to the digest."""
-    handle, status = await asked(incident, script)
-    answer = await handle.execute_update("decide", signed(status, digest="f" * 64), result_type=str)
-    assert answer.startswith("not counted: digest")
-    assert (await handle.result()).outcome is Outcome.EXPIRED
+    decision = script.args(c.RECORD_DECISION)[0].decision
+    assert (decision.verified, decision.by) == (False, "")
 
 
 async def test_a_signed_rejection_ends_it(incident, script):
-    """The reason given is the outcome's."""
-    handle, status = await asked(incident, script)
-    answer = await handle.execute_update("decide", signed(status, approved=False), result_type=str)
-    assert answer == "counted: rejected"
+    """The reason given is the outcome's; it needs no quorum, and outweighs an approval."""
+    handle, status = await asked(incident, script, policy={"approvers": {"restart": 2}})
+    assert await said(handle, status) == "counted: 1 of 2 approvals (ada)"
+    assert await said(handle, status, "bob", approved=False, reason="no") == "counted: rejected"
     result = await handle.result()
-    assert (result.outcome, result.reason) == (Outcome.REJECTED, "looks right")
+    assert (result.outcome, result.reason) == (Outcome.REJECTED, "no")
 
 
 async def test_a_decision_where_none_is_awaited_is_answered(incident, script):
-    """In another phase the update says so and checks nothing."""
-    hold = script.hold(c.AWAIT_PROGRESS)
+    """Before there is a plan the update says so: there is nothing it could be about."""
+    hold = script.hold(c.CONFIRM)
     handle = await incident.start()
     await hold.started.wait()
-    status = await incident.status(handle)
-    answer = await handle.execute_update("decide", signed(status), result_type=str)
-    assert answer == "not counted: the incident is verifying, not waiting for approval"
-    assert script.args(c.VERIFY_DECISION) == []
+    request = Request(
+        subject="i1", run_id="r", digest="f" * 64, what="", rights=(), asked_at=T0, until=T0, execution_expires=HOUR
+    )
+    answer = await handle.execute_update("decide", signed_by("ada", request), result_type=str)
+    assert answer == "not counted: the incident is confirming, not waiting for approval"
     hold.release.set()
     await handle.result()
+    assert script.args(c.RECORD_DECISION) == []
 
 
-async def test_of_two_decisions_at_once_one_counts(incident, script, until):
-    """Both signatures are being checked when the first decides; the second is told that it is too late."""
-    hold = script.hold(c.VERIFY_DECISION)
+async def test_a_decision_after_the_approval_is_late_and_recorded(incident, script):
+    """Also the very decision that counted, sent again: it is known, and counts once."""
+    hold = script.hold(c.AWAIT_PROGRESS)
     handle, status = await asked(incident, script)
-    yes = asyncio.create_task(handle.execute_update("decide", signed(status), result_type=str))
-    no = asyncio.create_task(handle.execute_update("decide", signed(status, approved=False), result_type=str))
-    await until(partial(asyncio.to_thread, script.args, c.VERIFY_DECISION), lambda asked: len(asked) == 2)
+    assert await said(handle, status) == "counted: approved"
+    await hold.started.wait()
+    assert await said(handle, status, "bob") == "not counted: too late: the incident is verifying"
+    assert await said(handle, status) == "not counted: replayed: this very decision was heard before"
+    await handle.signal("reject", {"reason": "stop"})
     hold.release.set()
-    answers = {await yes, await no}
-    assert len(answers & {"counted: approved", "counted: rejected"}) == 1
-    assert "not counted: too late" in answers
+    assert (await handle.result()).outcome is Outcome.RECOVERED
+    recorded = script.args(c.RECORD_DECISION)
+    assert [(arg.counts, arg.number) for arg in recorded] == [(True, 1), (False, 2), (False, 3), (False, 4)]
+
+
+async def test_of_two_decisions_at_once_one_counts(incident, script):
+    """The first that arrives; the second is told that it is too late."""
+    handle, status = await asked(incident, script)
+    answers = set(await asyncio.gather(said(handle, status), said(handle, status, "bob", approved=False)))
     outcome = (await handle.result()).outcome
-    assert outcome is (Outcome.RECOVERED if "counted: approved" in answers else Outcome.REJECTED)
+    counted = {"counted: approved": Outcome.RECOVERED, "counted: rejected": Outcome.REJECTED}
+    (first,) = answers & set(counted)
+    assert outcome is counted[first]
+    assert (answers - {first}).pop().startswith("not counted: too late")
     assert sorted(arg.counts for arg in script.args(c.RECORD_DECISION)) == [False, True]
 
 
-async def test_a_signature_checked_after_the_end_is_too_late(incident, script):
-    """The incident ends while the signature is still being checked: nothing is done, and the answer says so."""
-    hold = script.hold(c.VERIFY_DECISION)
+async def test_nothing_is_done_before_the_decision_is_written_down(incident, script):
+    """No ledger, no mutation: the approval counts at once, and is carried out once it stands in the ledger."""
+    hold = script.hold(c.RECORD_DECISION)
     handle, status = await asked(incident, script)
-    update = asyncio.create_task(handle.execute_update("decide", signed(status), result_type=str))
+    update = asyncio.create_task(said(handle, status))
     await hold.started.wait()
-    await handle.signal("cancel", {"reason": "time is up"})
-    assert await update == "not counted: too late"
-    assert (await handle.result()).outcome is Outcome.OVERRIDDEN
+    assert (await incident.status(handle)).approval.over
     assert script.mutations == []
+    hold.release.set()
+    assert await update == "counted: approved"
+    assert (await handle.result()).outcome is Outcome.RECOVERED
+
+
+# --- several people -------------------------------------------------------------------------------------------------
+
+TWO = {"policy": {"approvers": {"drain": 2}}, "drain": ("n2",)}
+
+
+async def test_two_different_people_approve_what_needs_two(incident, script):
+    """One person twice is one person; the page shows how far it is."""
+    handle, status = await asked(incident, script, **TWO)
+    assert await said(handle, status) == "counted: 1 of 2 approvals (ada)"
+    again = await said(handle, status, nonce="ada-2")
+    assert again == "not counted: ada has approved it already: 1 of 2 approvals (ada)"
+    assert script.mutations == []
+    assert "1 of 2 approvals (ada)" in tell(await incident.status(handle))
+    approval = await handle.query("approval", result_type=Approval)
+    assert [vote.person for vote in approval.votes] == ["ada"]
+    assert await said(handle, status, "bob") == "counted: approved"
+    assert (await handle.result()).outcome is Outcome.RECOVERED
+    assert incident.steps()["approved"] == "by ada: looks right; by bob: looks right"
+
+
+async def test_one_of_two_is_not_enough_and_is_escalated(incident, script):
+    """Nothing is done on time-out, and what a person must do next stands in the ledger."""
+    handle, status = await asked(incident, script, **TWO)
+    await said(handle, status)
+    result = await handle.result()
+    assert (result.outcome, result.reason) == (
+        Outcome.EXPIRED,
+        "1 of 2 approvals (ada) in time; nothing was done",
+    )
+    assert script.mutations == []
+    (close,) = script.args(c.CLOSE)
+    assert f"scontrol requeue {incident.attempt.job_id}" in close.escalate
+    assert "Still in service: n2" in close.escalate
+
+
+async def test_a_plan_that_nobody_can_approve_is_said_at_once(incident, script):
+    """Waiting half an hour for people who do not exist helps nobody."""
+    script.on(c.PLAN, script.verdict(Mode.APPROVE, drain=("n2",), policy={"approvers": {"drain": 4}}))
+    result = await incident.run()
+    assert result.outcome is Outcome.EXPIRED
+    assert result.reason.startswith("4 people must approve (restart, drain), and only ada, bob, carol may")
+    at = {step.name: step.at for step in script.args(c.CLOSE)[0].steps}
+    assert at["expired"] - at["planned"] < timedelta(minutes=1)
+
+
+async def test_who_asked_for_it_does_not_approve_it(incident, script):
+    """Somebody else must; the requester may still take it back."""
+    handle, status = await asked(incident, script, requested_by="ada")
+    assert await said(handle, status) == "not counted: ada asked for it, so somebody else must approve it"
+    assert await said(handle, status, approved=False, nonce="2") == "counted: rejected"
+    assert (await handle.result()).outcome is Outcome.REJECTED
+
+
+# --- the second clock -----------------------------------------------------------------------------------------------
+
+
+async def test_an_approval_is_void_once_it_has_waited_too_long_to_be_carried_out(environment, incident, script, until):
+    """It was approved, and then nobody worked: what was right then may not be now."""
+    hold = script.hold(c.RECORD_DECISION)
+    soon = {"execution_expires": timedelta(seconds=1)}
+    handle, status = await asked(incident, script, drain=("n2",), policy=soon)
+    update = asyncio.create_task(said(handle, status))
+    await hold.started.wait()
+    over = (await incident.status(handle)).approval.act_until
+    await until(environment.get_current_time, lambda now: now > over)
+    hold.release.set()
+    await update
+    result = await handle.result()
+    assert result.outcome is Outcome.EXPIRED
+    assert "and nothing had begun by then" in result.reason
+    assert script.mutations == []
+    assert "scontrol requeue" in script.args(c.CLOSE)[0].escalate
+
+
+async def test_what_acts_is_told_until_when(incident, script):
+    """The activity looks at its own clock: it may have waited for a worker."""
+    handle, status = await asked(incident, script)
+    await said(handle, status)
+    await handle.result()
+    (act,) = script.args(c.REQUEUE)
+    assert timedelta(minutes=9) < act.approved_until - status.approval.request.asked_at < timedelta(minutes=12)
+
+
+async def test_in_auto_nothing_expires(incident, script):
+    """Nobody had to approve it."""
+    await incident.run()
+    assert script.args(c.REQUEUE)[0].approved_until is None
 
 
 # --- a newer finding while the plan waits ---------------------------------------------------------------------------
@@ -276,32 +413,17 @@ async def test_a_crash_that_came_while_a_hang_was_confirmed_goes_before_it(incid
 
 
 async def test_a_decision_after_it_is_too_late_and_said_so(incident, script):
-    """By bare signal it is in the ledger, by update it is the answer; neither acts."""
+    """By bare signal or signed, it is in the ledger, and does not act."""
     handle, status, hold = await overtaken(incident, script, policy=TRUSTED)
-    answer = await handle.execute_update("decide", signed(status), result_type=str)
+    answer = await said(handle, status)
     assert answer.startswith("not counted: too late, the attempt has crashed meanwhile")
     await handle.signal("approve", {"digest": status.verdict.plan.digest, "reason": "go on"})
     hold.release.set()
     assert (await handle.result()).outcome is Outcome.RECOVERED
-    (recorded,) = script.args(c.RECORD_DECISION)
-    assert not recorded.counts
-    assert recorded.incident.id == status.incident
-    assert recorded.remark.startswith("too late, the attempt has crashed meanwhile")
-    assert script.args(c.VERIFY_DECISION) == []
-
-
-async def test_a_signature_under_check_when_it_comes_is_too_late(incident, script):
-    """The plan was moot before it was known whose word it is."""
-    check = script.hold(c.VERIFY_DECISION)
-    script.on(c.PLAN, script.verdict(Mode.APPROVE), script.verdict())
-    handle = await incident.start(incident.detection("first", Interruption.HANG))
-    status = await incident.waiting(handle)
-    update = asyncio.create_task(handle.execute_update("decide", signed(status), result_type=str))
-    await check.started.wait()
-    await handle.signal("evidence", incident.detection("second"))
-    assert (await update).startswith("not counted: too late, the attempt has crashed meanwhile")
-    assert (await handle.result()).outcome is Outcome.RECOVERED
-    assert [arg.counts for arg in script.args(c.RECORD_DECISION)] == [False]
+    recorded = script.args(c.RECORD_DECISION)
+    assert [arg.counts for arg in recorded] == [False, False]
+    assert {arg.incident.id for arg in recorded} == {status.incident}
+    assert all(arg.remark.startswith("too late, the attempt has crashed meanwhile") for arg in recorded)
 
 
 async def test_a_decision_that_counts_before_it_is_carried_out(incident, script):
@@ -345,10 +467,17 @@ async def test_an_approval_is_bounded_by_what_slurm_remembers(environment, incid
     assert ended - deadline < timedelta(minutes=1)
 
 
-async def test_a_plan_that_is_too_late_already_expires_at_once(incident, script):
-    """A deadline that has passed waits for nobody."""
-    script.on(c.PLAN, script.verdict(Mode.APPROVE, requeue_until=T0 - timedelta(days=3650)))
-    assert (await incident.run()).outcome is Outcome.EXPIRED
+@pytest.mark.parametrize("left", [timedelta(days=-3650), timedelta(seconds=45)])
+async def test_where_slurm_leaves_no_time_to_decide_nobody_is_asked(environment, incident, script, left):
+    """What remains is said at once: a person submits it anew."""
+    deadline = await environment.get_current_time() + left
+    fresh = "relight show i1 --script > job.sh && sbatch --chdir=/home/ada job.sh"
+    script.on(c.PLAN, script.verdict(Mode.APPROVE, requeue_until=deadline, fresh=fresh))
+    result = await incident.run()
+    assert result.outcome is Outcome.EXPIRED
+    assert result.reason.startswith("Slurm can requeue the job for ")
+    (close,) = script.args(c.CLOSE)
+    assert f"submit it anew, as ada: {fresh}" in close.escalate
 
 
 async def test_what_a_person_waits_with_is_in_the_status(incident, script):

@@ -9,7 +9,7 @@ from temporalio.worker import Worker
 from relight.activities import contracts as c
 from relight.domain.evidence import Evidence, Source, Trust
 from relight.domain.incidents import Outcome
-from relight.domain.plan import Restart
+from relight.domain.plan import Mode, Restart
 from relight.domain.policy import Policy
 from relight.workflows.guard_cluster import GuardCluster
 from relight.workflows.options import LEAVE_WITHIN
@@ -88,7 +88,7 @@ async def test_the_guard_is_shown_platform_witnesses_of_that_node_only(incident,
 
 async def test_a_refusal_leaves_the_node_alone_and_the_restart_as_it_is(incident, script, guard):
     """The cluster's cap is used up: no drain, said in the steps, job recovered."""
-    script.on(c.READ_POLICY, Policy(drains_per_hour=0))
+    script.on(c.LOOK, script.look(policy=Policy(drains_per_hour=0)))
     script.on(c.PLAN, script.verdict(drain=("n2",)))
     assert (await incident.run()).outcome is Outcome.RECOVERED
     assert script.mutations == RESTART
@@ -201,3 +201,23 @@ async def test_cancelling_the_workflow_stops_a_drain_that_waits_for_leave(incide
     await handle.signal("leave", c.Leave(node="n2", granted=True, reason="late"))
     assert (await handle.result()).outcome is Outcome.OVERRIDDEN
     assert script.mutations == RESTART
+
+
+async def test_a_drain_that_has_not_begun_in_time_is_left_out(  # noqa: PLR0917 - fixtures
+    environment, incident, script, silent_guard, until, decision_of
+):
+    """People approved it, and the leave came after their approval had lapsed; the restart had begun before."""
+    keep = script.hold(c.KEEP_OUTPUTS)
+    soon = {"execution_expires": timedelta(seconds=1)}
+    script.on(c.PLAN, script.verdict(Mode.APPROVE, drain=("n2",), policy=soon))
+    handle = await incident.start()
+    request = (await incident.waiting(handle)).approval.request
+    assert await handle.execute_update("decide", decision_of("ada", request)) == "counted: approved"
+    await keep.started.wait()
+    over = (await incident.status(handle)).approval.act_until
+    await until(environment.get_current_time, lambda now: now > over)
+    await handle.signal("leave", c.Leave(node="n2", granted=True, reason="drain 1 of 1"))
+    keep.release.set()
+    await handle.result()
+    assert c.DRAIN.name not in script.mutations
+    assert "and nothing had begun by then" in incident.steps()["not drained"]

@@ -4,18 +4,21 @@ from datetime import timedelta
 
 import pytest
 
+from relight.activities import care_contracts as k
 from relight.activities import contracts as c
+from relight.activities.guard_standing import StoppedError
 from relight.activities.restart import ReadBackError
 from relight.clients import ledger, slurm
 from relight.workflows.options import DO_NOT_RETRY, OPTIONS
 
-CALLS = {name: value for name, value in vars(c).items() if isinstance(value, c.Call)}
+CALLS = {name: value for module in (c, k) for name, value in vars(module).items() if isinstance(value, c.Call)}
 
 HOPELESS = {
     slurm.NotPermittedError,
     slurm.RefusedError,
     slurm.NodeNotFoundError,
     ledger.LedgerCorruptError,
+    StoppedError,
     ValueError,
 }
 WORTH_A_TRY = {

@@ -27,6 +27,8 @@ from relight.workers.controller import WORKFLOWS, register_search_attributes, sa
 from relight.workflows.guard_cluster import GuardCluster
 from relight.workflows.watch_cluster import WatchCluster
 
+from .conftest import signed_by
+
 HISTORIES = Path(__file__).parent / "histories"
 HELP = """
 {name}: workflow code no longer makes the commands that this history holds. An incident that is open when this is
@@ -70,14 +72,14 @@ async def observed(incident, script):
 
 
 async def approved(incident, script):
-    """One bare signal that does not count, then a signed decision."""
+    """One bare signal that does not count, then a signed decision, and it again: a replay."""
     script.on(c.PLAN, script.verdict(Mode.APPROVE))
     handle = await incident.start()
     status = await incident.waiting(handle)
     await handle.signal("approve", {"digest": status.verdict.plan.digest, "reason": "go on"})
-    decision = {"approved": True, "digest": status.verdict.plan.digest, "by": "ada", "reason": "go on"}
-    signed = {"incident": status.incident, "decision": decision, "at": "2026-11-30T09:27:12Z", "signature": "ab"}
-    assert await handle.execute_update("decide", signed) == "counted: approved"
+    said = signed_by("ada", status.approval.request)
+    assert await handle.execute_update("decide", said) == "counted: approved"
+    assert (await handle.execute_update("decide", said)).startswith("not counted")
     assert (await handle.result()).outcome is Outcome.RECOVERED
     return handle
 
@@ -184,10 +186,11 @@ PATHS = (
     overtaken,
 )
 NAMES = [path.__name__ for path in PATHS]
-BEFORE = ("waited_on",)
+BEFORE = ("waited_on", "one_decision")
 """Recorded by code that is gone, and never to be recorded anew: what is open when its patch is deployed.
 
 `waited_on`: a crash told to a hang's incident waits until nobody has decided on the hang (patch `overtaken`).
+`one_decision`: a signature checked by an activity, and one decision enough for anything (patch `safe-hands`).
 """
 
 

@@ -54,9 +54,9 @@ async def test_the_page_of_a_waiting_incident_tells_all_a_person_needs(incident,
         "- `NVRM: Xid 48: double bit ECC`",
         f"**Plan:** requeue job {incident.attempt.job_id} excluding n2; drain n2 — ECC error",
         f"**Mode:** approve (cluster policy says approve) · plan digest `{digest}`",
-        f"**Waiting for a person until {status.decide_until:%Y-%m-%d %H:%M:%S} UTC**; without an answer nothing",
+        f"**Waiting for people until {status.decide_until:%Y-%m-%d %H:%M:%S} UTC: 0 of 1 approval**; without an answer",
         f"- `relight approve {status.incident}` or `relight reject {status.incident} --reason ...`",
-        f'- or send the signal `approve` here: `{{"digest": "{digest}", "reason": "..."}}`',
+        "- asked: restart, drain (middle); may approve: ada, bob, carol",
         "| 0.0 s | detected | crash of job",
     ):
         assert part in page
@@ -64,7 +64,31 @@ async def test_the_page_of_a_waiting_incident_tells_all_a_person_needs(incident,
     await handle.result()
     page = await details(handle)
     assert "**rejected** — not now" in page
-    assert "Waiting for a person" not in page
+    assert "Waiting for people" not in page
+
+
+async def test_the_page_offers_the_signal_where_it_would_count(incident, script):
+    """For a restart, on a site that trusts it; with the digest to copy."""
+    script.on(c.PLAN, script.verdict(Mode.APPROVE, policy=TRUSTED))
+    handle = await incident.start()
+    status = await incident.waiting(handle)
+    digest = status.verdict.plan.digest[:12]
+    assert f'- or send the signal `approve` here: `{{"digest": "{digest}", "reason": "..."}}`' in tell(status)
+    await handle.signal("reject", {})
+    await handle.result()
+
+
+async def test_the_page_says_until_when_slurm_can_requeue_and_what_remains(environment, incident, script):
+    """A command that a person can copy."""
+    deadline = await environment.get_current_time() + timedelta(minutes=4)
+    fresh = "relight show i1 --script > job.sh && sbatch --chdir='/home/a [b]' job.sh"
+    script.on(c.PLAN, script.verdict(Mode.APPROVE, requeue_until=deadline, fresh=fresh))
+    handle = await incident.start()
+    page = tell(await incident.waiting(handle))
+    told = f"{deadline:%Y-%m-%d %H:%M:%S} UTC; after that: `{fresh}`"
+    assert f"- Slurm can requeue it until {told}" in page
+    await handle.signal("reject", {})
+    await handle.result()
 
 
 async def test_a_site_that_does_not_trust_signals_does_not_offer_them(incident, script):
@@ -94,7 +118,7 @@ async def test_the_page_of_a_plan_that_became_moot_says_by_what(incident, script
     assert f"### Incident {status.incident}: **superseded** — {told}" in page
     assert f"| overtaken | crash of job {incident.attempt.job_id}: crash: JobState=FAILED |" in page
     assert f"| superseded | {told} |" in page
-    assert "Waiting for a person" not in page
+    assert "Waiting for people" not in page
 
 
 async def test_the_messages_explain_themselves(incident, script):

@@ -74,7 +74,7 @@ async def test_an_incident_begun_before_ends_after(dev_server, stage, version_be
 
 
 async def test_a_guard_begun_before_goes_on(dev_server, stage, version_before, monkeypatch):
-    """The guard, which lives for ever, answers an incident of the new version."""
+    """The guard, which lives for ever, is renewed by a worker that starts, and answers the new version's incidents."""
     await register_search_attributes(dev_server.client)
     version_before()
     async with stage(dev_server.client, job_id=902) as incident:
@@ -87,6 +87,7 @@ async def test_a_guard_begun_before_goes_on(dev_server, stage, version_before, m
         assert (await guard.query("state", result_type=c.GuardState)).handled == 0
     monkeypatch.undo()
     async with stage(dev_server.client, job_id=902) as incident:
+        await guard.signal("renew")  # as each worker does that starts
         incident.script.on(c.PLAN, incident.script.verdict(exclude=("n2",), drain=("n2",)))
         assert (await incident.run()).outcome is Outcome.RECOVERED
         assert "has the drain flag" in incident.steps()["drained"]

@@ -1,0 +1,49 @@
+"""Whose signatures count, as written in the file: people's own SSH public keys."""
+
+from collections import Counter
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
+
+from relight.domain.rights import Approver, Right, fingerprint, public_key
+
+MOST_APPROVERS = 100
+
+
+def _some(may: tuple[Right, ...]) -> tuple[Right, ...]:
+    if not may:
+        raise ValueError("an empty list allows nothing; leave the key out to allow everything")
+    return may
+
+
+class ApproverSettings(BaseModel):
+    """One person's key. A person with several keys stands here several times, under one name."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}$")
+    key: Annotated[str, AfterValidator(public_key)]
+    may: Annotated[tuple[Right, ...], AfterValidator(_some)] = tuple(Right)
+
+
+class ApprovalSettings(BaseModel):
+    """Whose signatures count."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    approvers: tuple[ApproverSettings, ...] = Field(default=(), max_length=MOST_APPROVERS)
+    """Empty: the site's own key, that the controller worker makes."""
+
+    @field_validator("approvers")
+    @classmethod
+    def _no_key_is_two_peoples(cls, listed: tuple[ApproverSettings, ...]) -> tuple[ApproverSettings, ...]:
+        twice = [key for key, times in Counter(each.key for each in listed).items() if times > 1]
+        if twice:
+            names = ", ".join(each.name for each in listed if each.key == twice[0])
+            raise ValueError(f"the key {fingerprint(twice[0])} is listed more than once ({names})")
+        return listed
+
+    @property
+    def people(self) -> tuple[Approver, ...]:
+        """As decisions are judged by."""
+        return tuple(Approver(name=each.name, key=each.key, may=each.may) for each in self.approvers)

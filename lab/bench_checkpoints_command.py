@@ -1,0 +1,49 @@
+"""`relight lab bench checkpoints`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+from relight.console.output import screen
+from relight.lab import bench_checkpoints
+
+
+@click.command()
+@click.option("--files", type=click.IntRange(200), default=100_000, show_default=True, help="In the tree.")
+@click.option("--shards", type=click.IntRange(1), default=10_000, show_default=True, help="Of the large checkpoint.")
+@click.option("--size", type=click.IntRange(1), default=1000, show_default=True, help="GB of it; sparse files.")
+@click.option("--repeat", type=click.IntRange(1), default=5, show_default=True, help="Looks after a first one.")
+@click.option("--folder", type=click.Path(path_type=Path, file_okay=False, exists=True), help="Where to write them.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def checkpoints(*, files: int, shards: int, size: int, repeat: int, folder: Path | None, as_json: bool) -> None:
+    """How long it takes to find and judge checkpoints.
+
+    \b
+    The keys of --json:
+      discovery_s, discovery_first_s   a tree of many files, half of them
+                                       checkpoints: median, and the first look
+      guard_s, guard_first_s           one large checkpoint, without deep check
+      discovery, guard                 what was found
+      repeat, goals, machine
+    """  # noqa: D301 -- click's \b keeps the lines of a paragraph
+    order = bench_checkpoints.Order(files, shards, size * 10**9, repeat)
+    result = bench_checkpoints.measure(order, lambda line: click.echo(line, err=True), folder)
+    if as_json:
+        click.echo(json.dumps(result))
+    else:
+        screen().print(_table(result))
+
+
+def _table(result: dict[str, Any]) -> Table:
+    table = Table("what", "median", "first", "goal", box=None)
+    tree, large, goals = result["discovery"], result["guard"], result["goals"]
+    for what, key in (
+        (f"a tree of {tree['files']} files, {tree['steps']} checkpoints", "discovery"),
+        (f"a checkpoint of {large['shards']} shards, {large['bytes'] / 1e12:g} TB: {large['whole']}", "guard"),
+    ):
+        goal = f"{goals[f'{key}_s']} s" if f"{key}_s" in goals else ""
+        table.add_row(what, f"{result[f'{key}_s']} s", f"{result[f'{key}_first_s']} s", goal)
+    return table
