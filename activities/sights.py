@@ -18,10 +18,9 @@ from relight.domain.detectors import (
 from relight.domain.evidence import Interruption
 from relight.domain.ledger import Backlog, Change, Entry, RowKind
 
-SECOND_CHANCE = timedelta(seconds=45)
-"""Longer than a look at Slurm that times out, or the pause after one that Slurm was too busy for; long enough for a
-worker that has died to count no more, whose detectors are overdue by then, and for watchers to see again after a
-slurmctld that stood still for ten seconds (seen: 28 s and more)."""
+SECOND_CHANCE = timedelta(seconds=20)
+"""Longer than a look at Slurm that times out, or the pause after one that Slurm was too busy for; and long enough for a
+worker that has died to count no more, whose detectors are overdue by then."""
 LOOK_AGAIN = timedelta(seconds=0.5)
 
 

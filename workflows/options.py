@@ -81,7 +81,7 @@ OPTIONS: dict[str, Options] = {
     c.AWAIT_CLOSED.name: _WAIT,
     # A 5 GB log takes a while to scan. After five tries the cause counts as unknown: a job is not left dead for it.
     c.DIAGNOSE.name: Options(_seconds(300), _seconds(60), attempts=5),
-    # Waits up to 45 s for what has gone blind to see again, and up to 30 s for Slurm to say how the job ended.
+    # Waits up to 20 s for what has gone blind to see again, and up to 30 s for Slurm to say how the job ended.
     c.PLAN.name: Options(_seconds(120)),
     c.RECORD_DECISION.name: _READ,
     c.VERIFY_DECISION.name: _READ,

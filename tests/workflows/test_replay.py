@@ -186,11 +186,12 @@ PATHS = (
     overtaken,
 )
 NAMES = [path.__name__ for path in PATHS]
-BEFORE = ("waited_on", "one_decision")
+BEFORE = ("waited_on", "one_decision", "recovered_before", "adopted_before", "guard_grant_before", "stopped_before")
 """Recorded by code that is gone, and never to be recorded anew: what is open when its patch is deployed.
 
 `waited_on`: a crash told to a hang's incident waits until nobody has decided on the hang (patch `overtaken`).
 `one_decision`: a signature checked by an activity, and one decision enough for anything (patch `safe-hands`).
+`..._before`: the same paths before the patches `safe-hands` and `whole-guard`.
 """
 
 
