@@ -158,13 +158,16 @@ def config(tmp_path: Path, settings: Settings) -> Path:
     return path
 
 
+def queue(site: Site) -> str:
+    """Each test's own: a poll that the worker before is giving up may still take a task of the same queue."""
+    return f"relight-{site.kept}"
+
+
 def worker(temporal: Client, site: Site) -> Worker:
     stubs, close = Stubs(site), Close(site)
     acts = [stubs.confirm, stubs.diagnose, stubs.plan, stubs.may_act, stubs.cancel]
     acts += [close.record_decision, close.verify_decision, close.close]
-    return Worker(
-        temporal, task_queue="relight-main", workflows=[RecoverJob], activities=acts, workflow_runner=sandbox()
-    )
+    return Worker(temporal, task_queue=queue(site), workflows=[RecoverJob], activities=acts, workflow_runner=sandbox())
 
 
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:
@@ -187,7 +190,7 @@ async def waiting(temporal: Client, site: Site, tmp_path: Path) -> AsyncIterator
             RecoverJob.run,
             c.RecoverInput(attempt=KEY, kind=Interruption.HANG),
             id=KEY.workflow_id,
-            task_queue="relight-main",
+            task_queue=queue(site),
             start_signal="evidence",
             start_signal_args=[detection],
         )

@@ -59,13 +59,13 @@ async def guard(temporal: Client, ledger: SqlLedger, tmp_path: Path) -> AsyncIte
     acts = Guard(site)
     async with Worker(
         temporal,
-        task_queue="relight-main",
+        task_queue=f"relight-{tmp_path}",
         workflows=[GuardCluster],
         activities=[acts.look, acts.record_standing],
         workflow_runner=sandbox(),
     ):
         handle = await temporal.start_workflow(
-            GuardCluster.run, c.GuardState(cluster="main"), id=c.guard_id("main"), task_queue="relight-main"
+            GuardCluster.run, c.GuardState(cluster="main"), id=c.guard_id("main"), task_queue=f"relight-{tmp_path}"
         )
         yield temporal
         await temporal.get_workflow_handle(handle.id).terminate()
