@@ -8,10 +8,10 @@ from relight.config.settings import Settings
 from relight.console.context import now, opened
 from relight.console.errors import NotFoundStop, RefusedStop, Stop
 from relight.console.lookup import find_incident
-from relight.console.signer import Signer
-from relight.console.signer import person as person  # noqa: PLC0414 - `pause`, `resume` and `breaker` take it from here
+from relight.console.signer import Signer, person
 from relight.domain.approvals import MAX_REASON, Approval, Request, request_for
 from relight.domain.attempts import AttemptKey
+from relight.domain.base import Value
 from relight.domain.incidents import Incident, Phase, incident_id
 from relight.domain.plan import Decision
 from relight.domain.policy import Verdict
@@ -215,7 +215,23 @@ def sign(signer: Signer, request: Request, *, approved: bool, reason: str, at: d
 
 
 async def send(ready_: Ready, decision: SignedDecision) -> str:
-    """Send the decision; returns the workflow's answer.
+    """Send the decision; returns the workflow's answer. Errors are those of `say`."""
+    story = f"relight show {ready_.request.subject}"
+    return await say(ready_.handle, "decide", decision, once=decision.nonce, whose="the workflow", story=story)
+
+
+async def say(
+    handle: "WorkflowHandle[object, object]", update: str, word: Value, *, once: str, whose: str, story: str
+) -> str:
+    """Say a word to a workflow by an update, under the id `once` where that is given; returns its answer.
+
+    Args:
+        handle: the workflow.
+        update: its update.
+        word: what is said.
+        once: a word repeated under the same id counts once; empty: each is a word of its own.
+        whose: who takes it, for people.
+        story: the command that tells what became of it.
 
     Raises:
         RefusedStop: when it did not count.
@@ -224,15 +240,14 @@ async def send(ready_: Ready, decision: SignedDecision) -> str:
     from temporalio.client import WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
     from temporalio.service import RPCError
 
-    story = f"relight show {ready_.request.subject}"
     try:
-        answer: str = await ready_.handle.execute_update(
-            "decide", decision, id=decision.nonce, result_type=str, rpc_timeout=ANSWER_WITHIN
+        answer: str = await handle.execute_update(
+            update, word, id=once or None, result_type=str, rpc_timeout=ANSWER_WITHIN
         )
     except WorkflowUpdateRPCTimeoutOrCancelledError as error:
         raise Stop(f"no answer within {ANSWER_WITHIN.seconds} s: it may have counted\nLook: {story}") from error
     except WorkflowUpdateFailedError as error:
-        raise Stop(f"the workflow could not take it: {error.cause or error}") from error
+        raise Stop(f"{whose} could not take it: {error.cause or error}") from error
     except RPCError as error:
         raise RefusedStop(f"not taken: {error.message}\nIts story: {story}") from error
     if not answer.startswith("counted"):

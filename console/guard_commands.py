@@ -49,7 +49,7 @@ def pause(config: Path | None, lasts: timedelta, reason: str, partition: str, no
     What is half done is finished; exclusions, drains and holds of Relight's own may still be taken back.
     """
     from relight.activities.contracts import PauseInput
-    from relight.console.decide import person
+    from relight.console.signer import person
 
     word = PauseInput(by=person(), reason=reason, lasts=lasts, partition=partition, node=node)
     _say(config, "pause", word)
@@ -61,7 +61,7 @@ def pause(config: Path | None, lasts: timedelta, reason: str, partition: str, no
 def resume(config: Path | None, partition: str, node: str) -> None:
     """End the pause of the cluster, or of that partition or node."""
     from relight.activities.contracts import ResumeInput
-    from relight.console.decide import person
+    from relight.console.signer import person
 
     _say(config, "resume", ResumeInput(by=person(), partition=partition, node=node))
 
@@ -90,7 +90,7 @@ def reset(config: Path | None, reason: str) -> None:
     What began before is not carried out later: not a plan that waits for approval, nor a node that leave was asked for.
     """
     from relight.activities.contracts import ResetInput
-    from relight.console.decide import person
+    from relight.console.signer import person
 
     _say(config, "reset_breaker", ResetInput(by=person(), reason=reason))
 

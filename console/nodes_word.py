@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from relight.config.settings import Settings
-from relight.console.decide import ANSWER_WITHIN, asked, sign
+from relight.console.decide import asked, say, sign
 from relight.console.errors import RefusedStop, Stop
 from relight.console.signer import person, signing_key
 
@@ -64,21 +64,6 @@ async def keep(client: "Client", status: "CareStatus", reason: str) -> str:
 
 
 async def _say(client: "Client", status: "CareStatus", update: str, word: "Value", *, once: str = "") -> str:
-    from temporalio.client import WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
-    from temporalio.service import RPCError
-
     handle = client.get_workflow_handle(status.workflow_id, run_id=status.run_id)
-    story = f"relight nodes {status.node}"
-    try:
-        answer: str = await handle.execute_update(
-            update, word, id=once or None, result_type=str, rpc_timeout=ANSWER_WITHIN
-        )
-    except WorkflowUpdateRPCTimeoutOrCancelledError as error:
-        raise Stop(f"no answer within {ANSWER_WITHIN.seconds} s: it may have counted\nLook: {story}") from error
-    except WorkflowUpdateFailedError as error:
-        raise Stop(f"the care of {status.node} could not take it: {error.cause or error}") from error
-    except RPCError as error:
-        raise RefusedStop(f"not taken: {error.message}\nIts story: {story}") from error
-    if not answer.startswith("counted"):
-        raise RefusedStop(answer)
-    return answer
+    whose, story = f"the care of {status.node}", f"relight nodes {status.node}"
+    return await say(handle, update, word, once=once, whose=whose, story=story)

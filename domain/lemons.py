@@ -92,8 +92,3 @@ def score(signs: Iterable[Sign], now: datetime) -> Score:
     heaviest = sorted((kind for kind in SignKind if counts[kind]), key=lambda kind: -sums[kind])
     why = tuple(f"{counts[kind]} x {kind} ({sums[kind]:.1f})" for kind in heaviest)
     return Score(sum(sums.values()), why)
-
-
-def worst_first(names: Iterable[str], scores: dict[str, float]) -> tuple[str, ...]:
-    """The nodes by their scores, the worst first; equal ones in the order given."""
-    return tuple(sorted(names, key=lambda name: -scores.get(name, 0.0)))

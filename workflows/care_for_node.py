@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
     from relight.activities import attributes
@@ -35,6 +35,7 @@ with workflow.unsafe.imports_passed_through():
     from relight.workflows.care_guard import LeaveToDown
     from relight.workflows.care_story import CareStatus, tell_care
     from relight.workflows.care_words import KeepSay, ReleaseSay, check_release, check_said, hear_release
+    from relight.workflows.ends import said, to_its_end, unless
     from relight.workflows.options import MAX_REASON, MAX_REFUSED, do
 
 T = TypeVar("T")
@@ -133,7 +134,7 @@ class CareForNode:
     def _failed(self, error: ActivityError) -> tuple[CareOutcome, str]:
         if is_cancelled_exception(error):
             return CareOutcome.OVERRIDDEN, "the workflow was cancelled by a person"
-        return CareOutcome.FAILED, _said(error)
+        return CareOutcome.FAILED, said(error)
 
     # --- the runbook ------------------------------------------------------------------------------------------------
 
@@ -190,7 +191,7 @@ class CareForNode:
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise
-            self._step("evidence not kept", _said(error))  # worth having, and no reason to leave the node uncared for
+            self._step("evidence not kept", said(error))  # worth having, and no reason to leave the node uncared for
             return
         self._change(folder=kept.folder)
         lost = f"; not kept: {'; '.join(kept.lost)}" if kept.lost else ""
@@ -349,7 +350,7 @@ class CareForNode:
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise
-            return k.Acted(done=False, text=_said(error), at=workflow.now())
+            return k.Acted(done=False, text=said(error), at=workflow.now())
 
     async def _approved(self, right: Right, why: str, *, completing: bool) -> bool:
         """Ask people; False where they said no or nothing. Ends the care where the node changes hands meanwhile."""
@@ -615,14 +616,7 @@ class CareForNode:
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
         """Wait for the work, or end it when a person ends the care."""
-        task = asyncio.create_task(work)
-        await workflow.wait_condition(lambda: task.done() or self._stop is not None)
-        if not task.done():
-            task.cancel()
-            self._raise_if_stopped()
-        result = await task
-        self._raise_if_stopped()
-        return result
+        return await unless(lambda: _Ended(*self._stop) if self._stop else None, work)
 
     def _raise_if_stopped(self) -> None:
         if self._stop:
@@ -677,12 +671,7 @@ class CareForNode:
                 "evidence": self._arg.evidence,
             }
         arg = self._record("closed", self._reason).model_copy(update=update)
-        # Shielded and awaited again: a workflow cancelled just now still writes its end to the ledger.
-        closing = asyncio.create_task(do(k.RECORD_CARE, arg, f"close as {outcome}"))
-        try:
-            await asyncio.shield(closing)
-        except asyncio.CancelledError:
-            await closing
+        await to_its_end(do(k.RECORD_CARE, arg, f"close as {outcome}"))
         return CareResult(care=self._ref.id, node=self._ref.node, outcome=outcome, reason=self._reason)
 
 
@@ -697,9 +686,3 @@ def _kept(verdict: CareVerdict) -> str:
 
 def _run_id() -> str:
     return workflow.info().run_id
-
-
-def _said(error: ActivityError) -> str:
-    cause = error.cause
-    text = cause.message if isinstance(cause, ApplicationError) else str(cause or error)
-    return clip(f"{error.activity_type}: {text}", MAX_REASON)

@@ -38,6 +38,7 @@ with workflow.unsafe.imports_passed_through():
     from relight.workflows.approval import Asking, Asks, Say, check_size
     from relight.workflows.approval_before import AskingOne
     from relight.workflows.care_start import care_for, care_for_stuck, care_input, leave_evidence
+    from relight.workflows.ends import said, to_its_end, unless
     from relight.workflows.guarded import STOPPED, tell_guard, why_not_now
     from relight.workflows.options import (
         LEAVE_WITHIN,
@@ -141,8 +142,7 @@ class RecoverJob:
         cause = error.cause
         if isinstance(cause, ApplicationError) and cause.type == STOPPED:
             return Outcome.OVERRIDDEN, cause.message
-        text = cause.message if isinstance(cause, ApplicationError) else str(cause or error)
-        return Outcome.FAILED, clip(f"{error.activity_type}: {text}", 500)
+        return Outcome.FAILED, said(error)
 
     def _unanswered(self, outcome: Outcome) -> tuple[Detection, ...]:
         """Detections that need an incident of their own: the latest of each kind, last those of what goes on.
@@ -653,14 +653,7 @@ class RecoverJob:
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
         """Wait for the work, or end it when a person or a newer incident stops this one."""
-        task = asyncio.create_task(work)
-        await workflow.wait_condition(lambda: task.done() or self._stop is not None)
-        if not task.done():
-            task.cancel()
-            self._raise_if_stopped()
-        result = await task
-        self._raise_if_stopped()
-        return result
+        return await unless(lambda: _Ended(*self._stop) if self._stop else None, work)
 
     def _raise_if_stopped(self) -> None:
         if self._stop:
@@ -703,12 +696,7 @@ class RecoverJob:
         workflow.upsert_search_attributes([attributes.OUTCOME.value_set(str(outcome))])
         steps = tuple(self._steps)
         arg = c.CloseInput(incident=self._ref, outcome=outcome, reason=reason, steps=steps, escalate=escalate)
-        # Shielded and awaited again: a workflow cancelled just now still writes its end to the ledger.
-        closing = asyncio.create_task(do(c.CLOSE, arg, f"close as {outcome}"))
-        try:
-            await asyncio.shield(closing)
-        except asyncio.CancelledError:
-            await closing
+        await to_its_end(do(c.CLOSE, arg, f"close as {outcome}"))
         return RecoverResult(incident=self._ref.id, outcome=outcome, reason=reason)
 
 

@@ -16,7 +16,6 @@ from relight.domain.lemons import (
     Sign,
     SignKind,
     score,
-    worst_first,
 )
 
 NOW = datetime(2026, 11, 30, 9, 0, tzinfo=UTC)
@@ -85,8 +84,3 @@ def test_it_says_why():
     signs = [Sign(SignKind.FAULT, NOW, "xid/79"), Sign(SignKind.REPEATED, NOW, "i2"), Sign(SignKind.DRAINED, NOW, "i1")]
     assert score(signs, NOW).why == ("1 x repeated (2.0)", "1 x drained (1.0)", "1 x fault (0.2)")
     assert score([], NOW) == (0.0, ())
-
-
-def test_the_worst_are_left_out_first():
-    """Nodes without a score keep their order."""
-    assert worst_first(("n1", "n2", "n3", "n4"), {"n3": 2.0, "n2": 0.5}) == ("n3", "n2", "n1", "n4")
