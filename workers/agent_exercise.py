@@ -32,7 +32,7 @@ def with_torch() -> int:
     """By PyTorch; how many GPUs there are."""
     import torch
 
-    count = torch.cuda.device_count()
+    count: int = torch.cuda.device_count()
     for gpu in range(count):
         try:
             began = time.monotonic()
