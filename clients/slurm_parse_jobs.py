@@ -89,7 +89,7 @@ def _job(expanded: bool, entry: dict[str, Any]) -> JobRecord:
         task_count=number(entry.get("tasks")) or 0,
         gres_per_node=_gres(word(entry.get("tres_per_node"))),
         # A job without a batch script (salloc, srun) cannot be requeued whatever its flag says.
-        requeue=bool(entry.get("requeue")) and bool(entry.get("batch_flag", True)),
+        requeue=bool(entry.get("requeue")) and _has_script(entry),
         excluded_nodes=expand_hosts(entry.get("excluded_nodes")),
         required_nodes=expand_hosts(entry.get("required_nodes")),
         dependency=word(entry.get("dependency")),
@@ -99,6 +99,10 @@ def _job(expanded: bool, entry: dict[str, Any]) -> JobRecord:
         stderr=outputs[1],
         command=word(entry.get("command")),
         time_limit=timedelta(minutes=minutes) if minutes is not None else None,
+        qos=word(entry.get("qos")),
+        features=word(entry.get("features")),
+        reservation=word(entry.get("resv_name")),
+        tres=word(entry.get("tres_req_str")),
     )
 
 
@@ -159,9 +163,18 @@ def _gres(tres: str) -> str:
     return ",".join(part.removeprefix("gres:").removeprefix("gres/") for part in tres.split(",") if part)
 
 
+def _has_script(entry: dict[str, Any]) -> bool:
+    """Whether it is a batch job.
+
+    slurmctld counts its BatchFlag up when it requeues a job that went missing from its node, and 22.05 prints whether
+    the flag is 1 exactly (seen). Only a batch job has a standard input of its own.
+    """
+    return entry.get("batch_flag") is not False or bool(_text(entry, "standard_input"))
+
+
 def _outputs(entry: dict[str, Any], job: OutputOf, expanded: bool) -> tuple[str, str]:
     """Standard output and error; the error goes to the output unless it has a file of its own."""
-    if entry.get("batch_flag") is False:
+    if not _has_script(entry):
         return "", ""
     if job.array_job_id and job.array_task_id is None:
         return "", ""  # several pending tasks in one record: each will have its own

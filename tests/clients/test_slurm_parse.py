@@ -196,6 +196,13 @@ def test_a_job_without_a_script_cannot_be_requeued(version: str) -> None:
     assert (record.requeue, record.stdout, record.stderr) == (False, "", "")
 
 
+def test_a_batch_job_stays_one_when_slurmctld_counts_its_flag_up() -> None:
+    """22.05: a job that went missing from its node, requeued, is printed as none of a batch script."""
+    record = job("22.05", "missing-from-its-node-and-started-again")
+    assert (record.state, record.restarts, record.requeue) == (JobState.RUNNING, 1, True)
+    assert record.stdout == record.stderr == f"/home/lab/out-{record.job_id}.txt"
+
+
 @each
 def test_a_job_that_slurm_requeued_after_a_lost_node(version: str) -> None:
     """COMPLETING first, then pending; the state NODE_FAIL shows in accounting only."""
