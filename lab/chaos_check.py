@@ -210,8 +210,10 @@ def _doubled(case: Case, runs: Sequence[_Run], ledger: _Ledger, truth: Truth) ->
     allowed = 1 + len(broken) + forgotten
     executions = (each for each in truth.executions if each.job == case.job and each.submit <= case.until)
     rows = sum(execution.start is None or execution.start <= case.until for execution in executions)
-    for number, where in ((len(runs), "slurmctld's log"), (rows, "accounting")):
-        if number > allowed:
+    # Accounting keeps what a requeue that slurmctld has forgotten had queued, though it never ran.
+    queued = sum(_forgotten(d.at, truth.crashes) for run in runs for d in run.deeds if d.what is What.REQUEUE)
+    for number, most, where in ((len(runs), allowed, "slurmctld's log"), (rows, allowed + queued, "accounting")):
+        if number > most:
             yield _twice(case, f"job {case.job} ran {number} times by {where}, and was interrupted {len(broken)} times")
 
 

@@ -248,6 +248,7 @@ def test_a_second_requeue_of_one_attempt_is_doubled(records: Records) -> None:
 def test_a_requeue_that_slurmctld_forgot_may_be_done_again(records: Records) -> None:
     """Killed within seconds it does not know of it; killed before, or much later, it does."""
     records.deeds.append(Deed(at(13), What.REQUEUE, JOB, uid=OURS))
+    records.executions.insert(1, Execution(JOB, "PENDING", at(12), None, None, ""))  # accounting does not forget it
     records.crashes = [at(12.5)]
     assert records.found() == set()
     for crash in (11.0, 13.5):
