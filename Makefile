@@ -52,7 +52,7 @@ test-slurm-versions: setup ## The Slurm contract on each Slurm version, in Debia
 	@exec $(BIN)/python -m relight.lab.versions $(ARGS)
 
 # exec: Ctrl-C and SIGTERM reach the demo itself, which takes its cluster down before it ends.
-demo: setup ## Watch a job fail and recover: FAULT=crash|gpu|hang|node|straggler|bug, SLURM=commands|ssh|pyslurm, ARGS=--exit
+demo: setup ## Watch a job fail and recover: FAULT=crash|gpu|hang|node|straggler|bug|badckpt, SLURM=commands|ssh|pyslurm, ARGS=--exit
 	@exec $(BIN)/relight lab demo --fault $(FAULT) --slurm $(SLURM) $(ARGS)
 
 bench: setup ## Measure time to detect, diagnose and recover

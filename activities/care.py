@@ -62,6 +62,8 @@ class NodeCare:
             "what": arg.what,
             "score": arg.score,
         }
+        if arg.proof:
+            body["proof"] = arg.proof.model_dump(mode="json")
         entry = self._entry(arg.care, f"decision-{arg.digest[:12]}-{arg.number}", RowKind.DECISION, body)
         await self._site.ledger.commit(Change(entries=(entry,)))
         return c.Nothing()

@@ -60,7 +60,7 @@ class CareActs:
         if why := await self._not_now(arg, node):
             return await self._not_done(mutation, arg, why)
         if not meant:
-            await mutation.intend({"what": "undrain", "reason": node.reason}, arg.care.node)
+            await mutation.intend(_meant(arg, "undrain", node.reason), arg.care.node)
         await self._write(arg.care.node, lambda: self._site.nodes.undrain(arg.care.node))
         node = await self._node(arg)
         if node is None or hold(node, arg.care.mark) is not Hold.FREED:
@@ -105,7 +105,7 @@ class CareActs:
             if why := await self._must_not_down(arg, node):
                 return await self._not_done(mutation, arg, why)
             if not meant:
-                await mutation.intend({"what": "down", "reason": reason}, node.name)
+                await mutation.intend(_meant(arg, "down", reason), node.name)
             await self._write(node.name, lambda: self._site.nodes.down(arg.care.node, reason))
             node = await self._node(arg)
         if node is None or node.state is not NodeState.DOWN or hold(node, arg.care.mark) is not Hold.OURS:
@@ -150,7 +150,7 @@ class CareActs:
             if why := await self._must_not_ask(arg, node):
                 return await self._not_done(mutation, arg, why)
             if not meant:
-                await mutation.intend({"what": arg.right, "reason": words}, node.name)
+                await mutation.intend(_meant(arg, arg.right, words), node.name)
             await self._write(node.name, lambda: self._site.nodes.action(arg.care.node, words.removeprefix("Action:")))
             node = await self._node(arg)
         if node is None or not node.reason.startswith(words):
@@ -197,6 +197,12 @@ class CareActs:
     async def _end(self, mutation: Mutation, arg: k.NodeActInput, outcome: CareOutcome, text: str) -> k.Acted:
         told = c.Done(text=f"{outcome}: {text}", outcome=Outcome.OVERRIDDEN, at=self._site.clock())
         return _acted(await mutation.effect(told, arg.care.node))
+
+
+def _meant(arg: k.NodeActInput, what: str, reason: str) -> dict[str, str]:
+    """The body of an intent; where people had to approve it, with until when that held."""
+    until = {"approved_until": arg.approved_until.isoformat()} if arg.approved_until else {}
+    return {"what": what, "reason": reason, **until}
 
 
 def _acted(done: c.Done) -> k.Acted:

@@ -3,6 +3,7 @@
 from datetime import datetime, timedelta
 
 from relight.activities.contracts import Call, IncidentRef, Leave, Nothing
+from relight.domain.approvals import DecisionProof
 from relight.domain.base import Value
 from relight.domain.care import CareOutcome, CarePhase, CareVerdict, Hold, Repair, Word, care_mark
 from relight.domain.evidence import Answer, Evidence
@@ -248,6 +249,8 @@ class HeardInput(Value):
     counts: bool
     remark: str = ""
     score: str = ""
+    proof: DecisionProof | None = None
+    """By which it can be judged again; None where it does not count."""
 
 
 BEGIN_CARE = Call("begin_care", RecordInput, Limits)

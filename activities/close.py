@@ -29,6 +29,8 @@ class Close:
         body = {"decision": said, "counts": arg.counts, "remark": arg.remark, "plan": arg.plan.digest}
         if arg.score:
             body["score"] = arg.score
+        if arg.proof:
+            body["proof"] = arg.proof.model_dump(mode="json")
         entry = row(self._site, arg.incident, f"decision-{which}", RowKind.DECISION, body)
         await self._site.ledger.commit(Change(entries=(entry,)))
         return c.Nothing()

@@ -6,9 +6,11 @@ Workflows import this file and nothing else of the activities.
 from datetime import datetime, timedelta
 from typing import Generic, NamedTuple, TypeVar
 
+from relight.domain.approvals import DecisionProof
 from relight.domain.attempts import AttemptKey
 from relight.domain.base import Value
 from relight.domain.breaker import Report
+from relight.domain.checkpoint_look import CheckpointLook
 from relight.domain.diagnosis import Diagnosis
 from relight.domain.evidence import Detection, Evidence, Interruption
 from relight.domain.guard import Grant, NodeAct, PartitionCount, Room
@@ -16,6 +18,7 @@ from relight.domain.guard_standing import Standing
 from relight.domain.incidents import Outcome, StepTime
 from relight.domain.plan import Decision, Plan
 from relight.domain.policy import Policy, Verdict
+from relight.domain.resubmission import FreshJob
 from relight.domain.signatures import SignedDecision
 from relight.domain.slurm import NodeRecord
 
@@ -25,6 +28,7 @@ O = TypeVar("O")  # noqa: E741 - output
 WATCH_WORKFLOW = "WatchCluster"
 RECOVER_WORKFLOW = "RecoverJob"
 GUARD_WORKFLOW = "GuardCluster"
+NOTIFY_WORKFLOW = "NotifyChannel"
 
 
 def watch_id(cluster: str) -> str:
@@ -35,6 +39,11 @@ def watch_id(cluster: str) -> str:
 def guard_id(cluster: str) -> str:
     """Workflow id of a cluster's guard."""
     return f"guard/{cluster}"
+
+
+def notify_id(cluster: str, channel: str) -> str:
+    """Workflow id of one channel's notices."""
+    return f"notify/{cluster}/{channel}"
 
 
 class Call(NamedTuple, Generic[I, O]):
@@ -57,6 +66,8 @@ class IncidentRef(Value):
     run_id: str
     attempt: AttemptKey
     kind: Interruption
+    fresh: FreshJob | None = None
+    """The job that was submitted in the attempt's place: what is done from then on is done to it."""
     again: int = 0
     """How often its restart has been begun anew, as slurmctld had forgotten it: each has rows of its own."""
 
@@ -127,6 +138,16 @@ class PlanInput(Value):
     incident: IncidentRef
     detection: Detection
     diagnosis: Diagnosis
+    fresh_job: bool = False
+    """Whether the incident can carry out a plan that submits a fresh job."""
+    checkpoints: CheckpointLook | None = None
+    """What is known of the job's checkpoints; None: nobody has looked."""
+
+
+class LookAtCheckpointsInput(Value):
+    """Asks what the job would go on from."""
+
+    incident: IncidentRef
 
 
 class DecisionInput(Value):
@@ -141,6 +162,8 @@ class DecisionInput(Value):
     """The how manieth word heard about the plan; 0: it was not counted, and is known by what it says."""
     score: str = ""
     """Where the approval stands with it, for example `1 of 2 approvals (ada)`."""
+    proof: DecisionProof | None = None
+    """By which it can be judged again; None where it does not count."""
 
 
 class VerifyDecisionInput(Value):
@@ -172,6 +195,13 @@ class ActInput(Value):
     """The job begins no sooner; None: at once."""
 
 
+class SubmitInput(ActInput):
+    """Submits a fresh job in the attempt's place."""
+
+    allow: tuple[str, ...] = ()
+    """Nodes of ours in the old job's list that the new one may use again."""
+
+
 class ExcludeInput(Value):
     """Sets which nodes a job's retry keeps away from, beside the user's own list."""
 
@@ -190,6 +220,27 @@ class Done(Value):
     """Set when the incident ends here: somebody else acted, or the world has changed."""
     text: str
     """What was read back, in words."""
+    at: datetime
+    fresh: FreshJob | None = None
+    """The job that was submitted."""
+
+
+class FallBackInput(Value):
+    """Lets the next attempt go on from an older checkpoint."""
+
+    act: ActInput
+    ended: bool
+    """Whether the old attempt was seen to have ended, and its job is queued again."""
+
+
+class FallenBack(Value):
+    """How it went."""
+
+    waits: bool = False
+    """The old attempt has not ended yet: nothing was done."""
+    outcome: Outcome | None = None
+    """Set when the incident ends here: a restart would go on from what is damaged."""
+    text: str
     at: datetime
 
 
@@ -254,6 +305,10 @@ class AwaitProgressInput(Value):
     next_attempt: AttemptKey
     failed_step: int | None
     until: datetime
+    fits: bool = False
+    """Whether a job that takes long to start, or has many steps to do again, is given longer than that."""
+    checkpoints: CheckpointLook | None = None
+    """What was there before the restart: a newer whole one is progress, too. None: nobody had looked."""
 
 
 class Proof(Value):
@@ -379,7 +434,7 @@ class Look(Value):
     nodes: tuple[NodeRecord, ...] = ()
     """Those asked for and those with leave."""
     unknown: str = ""
-    """Why Slurm's nodes could not be read; empty when they were, or were not asked for."""
+    """Why Slurm's nodes could not be read, or the kill switch not be looked for; empty when they were, or need not."""
     partitions: tuple[PartitionCount, ...] = ()
     domains: dict[str, tuple[str, ...]] | None = None
     """By node; None where the topology could not be read."""
@@ -463,6 +518,32 @@ class GuardState(Value):
     """Requests that a run from before an upgrade leaves to the next."""
 
 
+class NotifyInput(Value):
+    """Starts `NotifyChannel`, and names the channel to its activities."""
+
+    cluster: str
+    channel: str
+    """Its name in the settings."""
+    messages: int = 0
+    """Sent by the runs before."""
+
+
+class ToSend(Value):
+    """What a channel has to send."""
+
+    gone: bool = False
+    """The settings have no such channel any more."""
+    title: str = ""
+    """Of the next message; empty: nothing has come for a while."""
+
+
+class NoticeSent(Value):
+    """How sending one message went."""
+
+    text: str
+    """What the channel answered, in words."""
+
+
 class PolicyInput(Value):
     """Asks for the policy in force."""
 
@@ -474,21 +555,27 @@ WATCH_NODES = Call("watch_nodes", WatchInput, Nothing)
 FOLLOW_LOGS = Call("follow_logs", WatchInput, Nothing)
 DELIVER_DETECTIONS = Call("deliver_detections", WatchInput, Nothing)
 WATCH_AGENTS = Call("watch_agents", WatchInput, Nothing)
+ANCHOR_LEDGER = Call("anchor_ledger", WatchInput, Nothing)
 WATCH_METRICS = Call("watch_metrics", WatchInput, Nothing)
+EXPIRE_OUTPUTS = Call("expire_outputs", WatchInput, Nothing)
 
 CONFIRM = Call("confirm_interruption", ConfirmInput, Confirmation)
 AWAIT_CLOSED = Call("await_incident_closed", AwaitClosedInput, Nothing)
 DIAGNOSE = Call("diagnose_attempt", DiagnoseInput, Diagnosis)
+LOOK_AT_CHECKPOINTS = Call("look_at_checkpoints", LookAtCheckpointsInput, CheckpointLook)
 PLAN = Call("plan_recovery", PlanInput, Verdict)
 RECORD_DECISION = Call("record_decision", DecisionInput, Nothing)
 VERIFY_DECISION = Call("verify_decision", VerifyDecisionInput, SignatureCheck)
 KEEP_OUTPUTS = Call("keep_outputs", ActInput, Done)
+FALL_BACK = Call("fall_back", FallBackInput, FallenBack)
 REQUEUE = Call("requeue_job", ActInput, Done)
 CANCEL = Call("cancel_job", ActInput, Done)
 EXCLUDE = Call("exclude_nodes", ExcludeInput, Done)
 AWAIT_ENDED = Call("await_attempt_ended", AwaitEndedInput, Ended)
 RELEASE = Call("release_job", ActInput, Done)
 START = Call("start_job", ActInput, Done)
+SUBMIT = Call("submit_fresh_job", SubmitInput, Done)
+RELEASE_FRESH = Call("release_fresh_job", ActInput, Done)
 AWAIT_RUNNING = Call("await_attempt_running", AwaitRunningInput, Running)
 AWAIT_PROGRESS = Call("await_progress", AwaitProgressInput, Proof)
 REPOINT = Call("repoint_dependants", ActInput, Done)
@@ -500,3 +587,5 @@ LOOK = Call("look_for_guard", LookInput, Look)
 RECORD_STANDING = Call("record_standing", StandingInput, Nothing)
 MAY_ACT = Call("may_act", MayActInput, MayAct)
 READ_POLICY = Call("read_policy", PolicyInput, Policy)
+GATHER_NOTICES = Call("gather_notices", NotifyInput, ToSend)
+SEND_NOTICE = Call("send_notice", NotifyInput, NoticeSent)

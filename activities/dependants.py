@@ -40,17 +40,19 @@ class Dependants:
         done, meant = await mutation.before()
         if done:
             return done
-        found = dependants(attempt, await self._site.slurm.jobs())
+        fresh = arg.incident.fresh
+        found = dependants(attempt, await self._site.slurm.jobs(), str(fresh.job_id) if fresh else "")
         children, more = found.waiting[:MOST], found.waiting[MOST:]
         said = [*found.beyond_help, *([f"{len(more)} more jobs that wait for it are left as they are"] if more else [])]
-        if not (children and await self._waits_or_runs(attempt)):
+        next_one = await self._site.target(arg.incident.attempt, fresh)
+        if not (children and await self._waits_or_runs(next_one)):
             await self._note(arg.incident, attempt, said)
             text = "; ".join(said)
             return await mutation.effect(self._done(text)) if meant else self._done(text)
         body = {child.job.display_id: child.dependency for child in children}
         await mutation.intend({"what": "depend", "job": attempt.key.job_id, "children": body})
         written = [child for child in children if await self._write(child)]
-        await self._check(attempt, written)
+        await self._check(attempt, next_one, written)
         await self._note(arg.incident, attempt, said)
         names = few([child.job.display_id for child in written])
         first = [f"{len(written)} that waited for its success wait again: {names}"] if written else []
@@ -83,11 +85,11 @@ class Dependants:
             activity.logger.info("dependency of job %d: %s", job_id, error)  # the read-back tells
         return True
 
-    async def _check(self, attempt: Attempt, written: list[Dependant]) -> None:
+    async def _check(self, attempt: Attempt, next_one: Attempt, written: list[Dependant]) -> None:
         ids = {child.job.job_id for child in written}
         left = dependants(attempt, await self._site.slurm.jobs()).waiting if ids else ()
         still = [child.job.display_id for child in left if child.job.job_id in ids]
-        if still and await self._waits_or_runs(attempt):
+        if still and await self._waits_or_runs(next_one):
             raise StillFailedError(f"the dependency of job {few(still)} still counts as failed")
 
     async def _note(self, ref: c.IncidentRef, attempt: Attempt, said: list[str]) -> None:

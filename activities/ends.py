@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from relight.activities.site import Site
+from relight.clients.lineages import linked
 from relight.clients.slurm import SlurmError
 from relight.domain.attempts import Attempt, AttemptKey, AttemptState, lineage_id, same_lineage
 from relight.domain.base import compact_time
@@ -74,7 +75,8 @@ class Ends:
         if not lineage:
             earlier = await self._site.ledger.attempts_of_job(self._site.cluster, record.job_id, limit=1)
             continues = bool(earlier) and same_lineage(earlier[0].attempt, record)
-            lineage = earlier[0].attempt.lineage if continues else lineage_id(self._site.cluster, record)
+            own = await linked(self._site.ledger, self._site.cluster, record) if not continues else ""
+            lineage = earlier[0].attempt.lineage if continues else own or lineage_id(self._site.cluster, record)
         try:
             script: str | None = await self._site.slurm.batch_script(record.job_id)
         except SlurmError:

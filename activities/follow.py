@@ -15,6 +15,7 @@ from relight.activities.follow_witnesses import Witnesses
 from relight.activities.follow_written import Written
 from relight.activities.site import Site, poll
 from relight.attribution.progress_count import Counted
+from relight.clients.lineages import attempts_of
 from relight.clients.logs import Chunk, Cursor, LogError, LogNotFoundError
 from relight.domain.attempts import Attempt, AttemptKey, Progress, progress_cursor
 from relight.domain.base import short_hash
@@ -117,6 +118,8 @@ class Follow:
         key, ledger = attempt.key, self._site.ledger
         states = await ledger.attempts_of_job(self._site.cluster, key.job_id, limit=5)
         older = [s.attempt for s in states if s.attempt.key.submit_time < key.submit_time]
+        # A fresh job may write on in the file of the one that it takes over from.
+        older = older or [a for a in await attempts_of(ledger, attempt) if a.key.job_id != key.job_id]
         last = await self._site.progress(older[0].key) if older else Progress()
         if known := await ledger.cursor(progress_cursor(key)):
             progress = Progress.model_validate(known)

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from relight.activities.follow_lines import Said
+from relight.activities.follow_saves import Saves, Silent, lateness
 from relight.attribution.progress_count import CERTAIN, Counted, counted_all
 from relight.attribution.progress_marks import Edge, Mark, Measured, PhaseMark, StepMark
 from relight.clients.logs import Chunk, Cursor
@@ -88,6 +89,7 @@ class Following:
     standing: dict[str, Standing] = field(default_factory=dict)
     counted: dict[str, Counted] = field(default_factory=dict)
     """How each file counts its steps."""
+    saves: Saves = field(default_factory=Saves)
     steps_after_fatal: int = 0
     """In lines that were caught up with."""
     found: list[Detection] = field(default_factory=list)
@@ -166,7 +168,9 @@ class Following:
         if steps and not self._counts(path, now, policy):
             marks = [mark for mark in marks if not isinstance(mark, StepMark)]
             steps = []
+        silence = Silent(now - self.arrival, self.limit(policy))
         self._saved(marks, now)
+        waited_for = self._count_saves(marks)
         signs = [sign for mark in marks if (sign := _sign(mark))]
         if live:
             rhythm = with_signs(self.learnt.rhythm, (now - self.arrival).total_seconds(), signs)
@@ -181,7 +185,7 @@ class Following:
         if learnt:
             self.learnt = self.learnt.model_copy(update=learnt)
         if steps:
-            self._stepped(steps, now, live=live)
+            self._stepped(steps, now, live=live, silence=silence, saves=waited_for)
         if said.fatal and not self.fatal:
             self._doomed(said.fatal)
         # What began and ended in lines that are caught up with is over.
@@ -219,17 +223,23 @@ class Following:
             self.learnt = self.learnt.model_copy(update={"source": path})
         return True
 
-    def _stepped(self, steps: list[StepMark], now: datetime, *, live: bool) -> None:
+    def _stepped(self, steps: list[StepMark], now: datetime, *, live: bool, silence: Silent, saves: int) -> None:
         self.stepping = True
+        usual = self.learnt.rhythm.step_seconds
+        late = lateness(self.progress, steps[-1].step, usual, now, saves=saves, silence=silence) if live else {}
         old, last = self.progress.last_step, steps[-1].step
         self.urgent = self.urgent or old is None
         numbers = [mark.step for mark in steps]
         update = {
             "last_step": last,
             "last_step_at": now,
-            "step_seconds": self.learnt.rhythm.step_seconds,
+            "step_seconds": usual,
             "stride": stride(numbers if old is None else [old, *numbers], self.progress.stride),
+            **late,
         }
+        if old is None:
+            # A progress file says when also of what was there already.
+            update |= {"first_step": steps[0].step, "first_step_at": now if live else steps[0].at}
         self.progress = self.progress.model_copy(update=update)
         self.moved = True
         if not self.fatal or not self.fatal.at:
@@ -239,6 +249,14 @@ class Following:
         seconds = timedelta(seconds=1.5 * (self.learnt.rhythm.step_seconds or 0.0))
         if self.steps_after_fatal >= FATAL_STEPS or now - self.fatal.at >= max(FATAL_IN_FLIGHT, seconds):
             self._doomed(None)
+
+    def _count_saves(self, marks: list[Mark]) -> int:
+        """Note saves that lines tell of; returns how many of them the newest step has waited for."""
+        told = self.saves.count(marks)
+        if told.saves:
+            self.progress = self.progress.model_copy(update={"saves": self.progress.saves + told.saves})
+            self.moved = True
+        return told.waited_for
 
     def _saved(self, marks: list[Mark], now: datetime) -> None:
         """Note the newest step at which a line says that a checkpoint was written, all of it."""

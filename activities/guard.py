@@ -9,8 +9,9 @@ from pydantic import ValidationError
 from temporalio import activity
 
 from relight.activities import contracts as c
-from relight.activities.guard_standing import standing
+from relight.activities.guard_standing import standing, written
 from relight.activities.site import Site
+from relight.clients.kill_switch import KillSwitchUnknownError, killed
 from relight.clients.slurm import SlurmError
 from relight.domain.attempts import Attempt
 from relight.domain.breaker import AN_HOUR, Report, Sign
@@ -41,20 +42,25 @@ class Guard:
         now = self._site.clock()
         found = c.Look(
             policy=Policy.model_validate(self._site.policy.model_dump()),
-            standing=await standing(self._site),
+            standing=await written(self._site),
             grants=await self._grants(now),
             reversals=await self._reversals(now),
         )
         if not arg.asked:
             return found
         try:
+            stop = await killed(self._site.kill_switch)
             nodes = await self._site.slurm.nodes()
+        except KillSwitchUnknownError as error:
+            # Not tried again here: the guard has one loop, which must go on counting what could open the breaker.
+            return found.model_copy(update={"unknown": str(error)[:300]})
         except SlurmError as error:
             return found.model_copy(update={"unknown": str(error)[:300] or "Slurm's nodes could not be read"})
         named = {*(one.node for one in arg.asked), *arg.granted, *(grant.node for grant in found.grants)}
         mine = tuple(node for node in nodes if node.name in named)
         return found.model_copy(
             update={
+                "standing": found.standing.model_copy(update={"killed": stop}),
                 "nodes": mine,
                 "partitions": _counted(nodes, mine),
                 "domains": await self._domains(arg.asked),
@@ -150,7 +156,7 @@ async def newer(site: Site, now_: Standing) -> dict[str, dict[str, Any]]:
 
     The kill switch is not part of it.
     """
-    known, at = (await standing(site)).written_at, now_.written_at
+    known, at = (await written(site)).written_at, now_.written_at
     if known is not None and at is not None and known > at:
         return {}
     return {standing_cursor(site.cluster): now_.model_dump(mode="json", exclude={"killed", "unknown"})}

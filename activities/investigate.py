@@ -28,6 +28,8 @@ from relight.attribution.scanner import Scanner
 from relight.attribution.sources import Context, LogSource, PriorFailure, Seat
 from relight.clients import lineages
 from relight.clients.logs import LogError
+from relight.clients.slurm import SlurmError
+from relight.domain import capacity
 from relight.domain.attempts import Attempt, AttemptState, Progress
 from relight.domain.base import canonical_json, short_hash
 from relight.domain.detectors import unread_outputs
@@ -35,15 +37,16 @@ from relight.domain.diagnosis import Diagnosis
 from relight.domain.evidence import Detection, Evidence, Source
 from relight.domain.exclusions import Exclusion, standing
 from relight.domain.fresh import fresh_submission
-from relight.domain.hands import Hand, not_launched_on, requeued
+from relight.domain.hands import Hand, not_launched_on, own_row, requeued
 from relight.domain.incidents import Incident, Outcome, Phase
 from relight.domain.ledger import RowKind
 from relight.domain.plan import Restart
-from relight.domain.policy import Situation, Verdict, decide, successors
+from relight.domain.policy import NOT_ANEW, Situation, Verdict, decide, successors
 from relight.domain.progress import witness
 from relight.domain.ranks import rank_nodes
+from relight.domain.resubmission import digest_of, submission, why_not
 from relight.domain.silence import lost_before_slurm, shows_loss
-from relight.domain.slurm import JobRecord, JobState
+from relight.domain.slurm import AccountingRow, JobRecord, JobState
 from relight.domain.step_outputs import step_outputs
 from relight.domain.watching import lost_nodes
 from relight.domain.wishes import wishes
@@ -166,6 +169,12 @@ class Investigate:
         found = await scores(self._site, sorted(nodes)[:MOST_LEMONS]) if len(nodes) > 1 else {}
         return {node: score.value for node, score in found.items()}
 
+    async def _execution(self, attempt: Attempt) -> AccountingRow | None:
+        try:
+            return own_row(attempt, await self._site.slurm.executions(attempt.key.job_id))
+        except SlurmError:
+            return None
+
     @activity.defn(name=c.PLAN.name)
     async def plan(self, arg: c.PlanInput) -> Verdict:
         """Read once more all that the plan depends on, and let the policy decide."""
@@ -173,7 +182,8 @@ class Investigate:
         if state is None:
             raise ValueError(NEVER_SEEN)
         attempt = state.attempt
-        unseen = await blind_now(self._site, arg.detection.kind)
+        slurm = self._site.slurm
+        unseen = await blind_now(self._site, arg.detection.kind, {"jobs": slurm.jobs, "nodes": slurm.nodes})
         record = await self._settled(attempt)
         nodes = await self._site.slurm.nodes()
         jobs = await self._site.slurm.jobs()
@@ -186,14 +196,18 @@ class Investigate:
         listed = (record or attempt.record).excluded_nodes
         own = await lineages.own_exclusions(self._site.ledger, attempt)
         exclusions = standing(own, earlier, listed, attempt.key.job_id, ruled.policy.exclusions_expire)
+        facts = await self._site.slurm.facts()
+        may_submit = self._site.submitter is not None
         situation = Situation(
             attempt=attempt,
             kind=arg.detection.kind,
             now=self._site.clock(),
             record=record,
             hand=await self._site.hand(attempt, record, nodes) if record else Hand.NOBODY,
-            facts=await self._site.slurm.facts(),
+            facts=facts,
             ended_at=_ended_at(state, record),
+            execution=await self._execution(attempt) if record is None else None,
+            no_fresh_job=why_not(attempt, facts, may_submit=may_submit) if arg.fresh_job else None,
             nodes=tuple(n for n in nodes if not mine or mine & set(n.partitions)),
             successors=tuple(job.display_id for job in successors(attempt, jobs, state.successors)),
             earlier=earlier,
@@ -205,14 +219,26 @@ class Investigate:
             began=arg.detection.detected_at,
             blind=(*unseen, *unread),
             requeues=await self._site.requeues(attempt) if limit is not None else 0,
+            checkpoints=arg.checkpoints,
         )
         made_by = {"policy_version": ruled.version, "policy_rules": ruled.rules, "approvers": self._site.approvers}
         verdict = decide(situation, arg.diagnosis, ruled.policy).model_copy(update=made_by)
         verdict = grounded(verdict, arg.diagnosis, fresh_submission(arg.incident.id, attempt, verdict.plan.exclude))
+        if verdict.plan.restart is Restart.SUBMIT:
+            sent = digest_of(submission(attempt, "", without=verdict.allow))
+            verdict = _with(verdict, submission=sent)
+        if verdict.plan.restart is not Restart.NONE:
+            away = {*listed, *verdict.plan.exclude} - {*verdict.allow}
+            if room := capacity.told(record or attempt.record, nodes, jobs, away, self._site.clock()):
+                verdict = _with(verdict, reason=f"{verdict.plan.reason} ({room})")
         body = {"digest": verdict.plan.digest, **verdict.model_dump(mode="json")}
         update = {"phase": Phase.PLANNING, "plan": verdict.plan, "mode": verdict.mode}
         await save(self._site, arg.incident, "plan", RowKind.PLANNED, body, **update)
         return verdict
+
+
+def _with(verdict: Verdict, **plan: object) -> Verdict:
+    return verdict.model_copy(update={"plan": verdict.plan.model_copy(update=plan)})
 
 
 def _ended_at(state: AttemptState, record: JobRecord | None) -> datetime | None:
@@ -271,7 +297,8 @@ def grounded(verdict: Verdict, diagnosis: Diagnosis, fresh: str) -> Verdict:
     cause = diagnosis.verdict
     seen = [evidence.model_dump(mode="json") for evidence in cause.evidence]
     rests_on = {"policy": verdict.policy_version, "cause": cause.signature, "evidence": seen}
-    forgotten = verdict.plan.restart is Restart.REQUEUE or verdict.outcome is Outcome.EXPIRED
+    by_us = {Restart.REQUEUE, Restart.SUBMIT}
+    forgotten = verdict.plan.restart in by_us or verdict.outcome is Outcome.EXPIRED or NOT_ANEW in verdict.plan.reason
     update = {"basis": short_hash(canonical_json(rests_on), 16), "fresh": fresh if forgotten else ""}
     return verdict.model_copy(update={"plan": verdict.plan.model_copy(update=update)})
 

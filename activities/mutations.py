@@ -18,6 +18,7 @@ class Mutation:
         self._incident = incident
         self._step = step
         self._lineage = lineage
+        self._meant = False
 
     async def before(self) -> tuple[Done | None, bool]:
         """What an earlier call of the same step left: its recorded effect, and whether it meant to write.
@@ -29,7 +30,8 @@ class Mutation:
         for effect in effects:
             if effect.id == self._id("effect"):
                 return Done.model_validate(effect.body["done"]), True
-        return None, await self._site.ledger.has(self._id("intent"))
+        self._meant = await self._site.ledger.has(self._id("intent"))
+        return None, self._meant
 
     async def intend(self, what: dict[str, Any], node: str = "") -> None:
         """Write down what is about to be done. A failure here stops the mutation.
@@ -39,11 +41,16 @@ class Mutation:
         """
         await check_write(self._site, str(what.get("what", "")), node)
         await self._site.ledger.commit(Change(entries=(self._entry(RowKind.INTENT, "intent", what, node),)))
+        self._meant = True
 
-    async def effect(self, done: Done, node: str = "") -> Done:
-        """Write down what was read back."""
-        body = {"step": self._step, "done": done.model_dump(mode="json")}
-        await self._site.ledger.commit(Change(entries=(self._entry(RowKind.EFFECT, "effect", body, node),)))
+    async def effect(self, done: Done, node: str = "", cursors: dict[str, dict[str, Any]] | None = None) -> Done:
+        """Write down what was read back, and whether anything had been meant to be written.
+
+        With it, in the same transaction, what others go by.
+        """
+        body = {"step": self._step, "done": done.model_dump(mode="json"), "meant": self._meant}
+        entry = self._entry(RowKind.EFFECT, "effect", body, node)
+        await self._site.ledger.commit(Change(entries=(entry,), cursors=cursors or {}))
         return done
 
     def _id(self, phase: str) -> str:

@@ -16,6 +16,7 @@ from relight.clients.logs import LogError, LogNotFoundError
 from relight.clients.slurm import AmbiguousWriteError, RefusedError, SlurmUnavailableError
 from relight.domain import forgotten
 from relight.domain.attempts import Attempt
+from relight.domain.capacity import fitting, usable
 from relight.domain.confirmation import moved_since
 from relight.domain.evidence import Interruption
 from relight.domain.exclusions import ALLOW, EXCLUDE, shown
@@ -170,7 +171,7 @@ class Restart:
     @activity.defn(name=c.EXCLUDE.name)
     async def exclude(self, arg: c.ExcludeInput) -> c.Done:
         """Merge our nodes into the user's own ExcNodeList, or take ours back."""
-        attempt = await self._site.attempt(arg.incident.attempt)
+        attempt = await self._site.target(arg.incident.attempt, arg.incident.fresh)
         verb = ALLOW if arg.take_back else EXCLUDE
         mutation = self._mutation(arg.incident, attempt, f"{verb}-{','.join(arg.nodes)}"[:120])
         done, _meant = await mutation.before()
@@ -185,7 +186,7 @@ class Restart:
         if arg.take_back:
             wanted = now - (set(arg.nodes) & set(await own_exclusions(self._site.ledger, attempt)))
         else:
-            wanted = now | set(arg.nodes)
+            wanted = now | set(await self._with_room(attempt, record, arg.nodes))
         changed = sorted(wanted ^ now)
         if changed:
             until = {node: arg.until[node].isoformat() for node in changed if node in arg.until}
@@ -202,6 +203,21 @@ class Restart:
         if set(record.excluded_nodes) != wanted:
             raise ReadBackError(f"ExcNodeList reads {record.excluded_nodes}, not {sorted(wanted)}")
         return await mutation.effect(self._done(shown(wanted)))
+
+    async def _with_room(self, attempt: Attempt, record: JobRecord, nodes: tuple[str, ...]) -> tuple[str, ...]:
+        """The best proven of them, as many as leave enough nodes now: the plan may have waited for a person.
+
+        Where nodes cannot be read all of them: should they be too many, Slurm says so, and they are taken back.
+        """
+        try:
+            shown = await self._site.slurm.nodes()
+        except SlurmUnavailableError:
+            return nodes
+        left = usable(record, shown) - set(record.excluded_nodes)
+        kept = fitting(nodes, left, attempt.record.node_count)
+        if len(kept) < len(nodes):
+            activity.logger.info("job %d: %s not excluded, too few nodes would be left", record.job_id, nodes)
+        return kept
 
     def _exclusions_are_moot(self, attempt: Attempt, record: JobRecord) -> c.Done | None:
         if record.state is JobState.CANCELLED:

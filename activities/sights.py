@@ -1,5 +1,6 @@
 """What the detectors of all of a cluster's workers last saw: written to the ledger, and read for a decision."""
 
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ SECOND_CHANCE = timedelta(seconds=20)
 """Longer than a look at Slurm that times out, or the pause after one that Slurm was too busy for; and long enough for a
 worker that has died to count no more, whose detectors are overdue by then."""
 LOOK_AGAIN = timedelta(seconds=0.5)
+Reads = Mapping[str, Callable[[], Awaitable[object]]]
 
 
 class Seen(NamedTuple):
@@ -111,22 +113,35 @@ async def reports(site: Site) -> WorkerReports:
     return WorkerReports.model_validate(await site.ledger.cursor(sights_cursor(site.cluster)) or {})
 
 
-async def blind_now(site: Site, kind: Interruption) -> tuple[Blind, ...]:
+async def blind_now(site: Site, kind: Interruption, reads: Reads | None = None) -> tuple[Blind, ...]:
     """What a decision about such an interruption rests on and is not seen now, by whichever worker looks.
 
-    A detector that has just looked in vain is given the time to look again: after an outage of Slurm the decision's own
-    reads may succeed before its next look is due.
+    A detector that has just looked in vain is given the time to look again: after an outage the decision's own reads
+    may succeed before its next look is due.
+
+    Args:
+        site: the cluster.
+        kind: what was found.
+        reads: by detector, how who decides reads the same. Asked once, where the detector does not see: an answer is
+            fresher than its last look and counts in its place.
+
+    Raises:
+        SlurmError: as such a read does.
     """
+    own: dict[str, datetime] = {}
     until = site.clock() + SECOND_CHANCE
-    while True:
-        found = await _blind(site, kind)
-        if not found or site.clock() >= until:
-            return found
+    blind = {each.detector for each in await _blind(site, kind, own)}
+    for name, read in (reads or {}).items():
+        if name in blind:
+            await read()
+            own[name] = site.clock()
+    while (found := await _blind(site, kind, own)) and site.clock() < until:
         await poll(site, LOOK_AGAIN)
+    return found
 
 
-async def _blind(site: Site, kind: Interruption) -> tuple[Blind, ...]:
+async def _blind(site: Site, kind: Interruption, own: Mapping[str, datetime]) -> tuple[Blind, ...]:
     now = site.clock()
     others = [each for each in (await reports(site)).workers if each.lives(now)]
     mine = WorkerReport(worker="", version="", mode="", started_at=now, written_at=now, sights=site.detectors.sights())
-    return blind_for(kind, WorkerReports(workers=(mine, *others)).sights(now), now)
+    return blind_for(kind, WorkerReports(workers=(mine, *others)).sights(now), now, own)

@@ -11,12 +11,14 @@ from typing import Any
 from temporalio import activity
 
 from relight.activities.detectors import Detectors
+from relight.clients.checkpoints import CheckpointMoves, Checkpoints
 from relight.clients.kernel_logs import KernelLogs
 from relight.clients.ledger import Ledger
+from relight.clients.lineages import attempts_of
 from relight.clients.logs import Logs
 from relight.clients.metrics import GpuMetrics
 from relight.clients.reach import Reach
-from relight.clients.slurm import JobNotFoundError, NodeControl, Slurm, SlurmError
+from relight.clients.slurm import JobNotFoundError, NodeControl, Slurm, SlurmError, Submitter
 from relight.domain.attempts import Attempt, AttemptKey, AttemptState, Progress, progress_cursor
 from relight.domain.endings import another_job
 from relight.domain.evidence import Detection
@@ -24,11 +26,12 @@ from relight.domain.hands import Hand, own_row, requeued, whose_hand
 from relight.domain.ledger import Entry, RowKind
 from relight.domain.policy import Policy
 from relight.domain.policy_rules import InForce, in_force, version_of
+from relight.domain.resubmission import FreshJob, stand_in
 from relight.domain.rights import Approver
 from relight.domain.slurm import ENDED, JobRecord, JobState, NodeRecord
 
-MOST_ATTEMPTS = 1000
-"""Attempts of one job that are looked through for our requeues."""
+SUBMIT = "submit"
+"""What an intent is called by which a fresh job is submitted."""
 
 
 def as_files(_: JobRecord) -> tuple[str, ...]:
@@ -51,6 +54,9 @@ class Site:
     sleep: Callable[[float], Awaitable[None]]
     kept: Path
     """Folder for the outputs of failed attempts."""
+    keep_outputs_for: timedelta = timedelta(days=30)
+    keep_outputs_at_most: int = 50 * 10**9
+    """Bytes of all kept outputs together."""
     catalogue: tuple[Path, ...] = ()
     formats: tuple[Path, ...] = ()
     """The site's own files of progress formats."""
@@ -62,8 +68,14 @@ class Site:
     """Asks nodes' slurmd; None where this machine is not in the cluster's own network."""
     metrics: GpuMetrics | None = None
     """What DCGM's exporters show; None where that is not read."""
+    submitter: Submitter | None = None
+    """Submits as a job's user; None where the site does not let Relight do so."""
     platform_repairs: bool = False
     """Whether the platform reboots or replaces a node by its reason (`care.reasons: hyperpod`)."""
+    checkpoints: Checkpoints | None = None
+    """Where jobs' checkpoints are looked at; None: nowhere."""
+    moves: CheckpointMoves | None = None
+    """Lets a job go on from an older checkpoint; None: files are only read on this site."""
     kill_switch: Path | None = None
     """While this file is there, nothing is touched; None: there is no such file on this site."""
     detectors: Detectors = field(init=False)
@@ -132,6 +144,11 @@ class Site:
             raise ValueError(f"Relight never saw attempt {key}")
         return state.attempt
 
+    async def target(self, key: AttemptKey, fresh: FreshJob | None) -> Attempt:
+        """What is acted on and waited for: the attempt's own job, or the one that was submitted in its place."""
+        attempt = await self.attempt(key)
+        return stand_in(attempt, fresh) if fresh else attempt
+
     async def progress(self, key: AttemptKey) -> Progress:
         """How far the attempt's training has come."""
         value = await self.ledger.cursor(progress_cursor(key))
@@ -149,15 +166,14 @@ class Site:
         return whose_hand(attempt, record, nodes, ours=await self.meant_to_requeue(attempt.key), execution=row)
 
     async def meant_to_requeue(self, key: AttemptKey) -> bool:
-        """True when the ledger holds our intent to requeue this attempt."""
+        """True when the ledger holds our intent to requeue this attempt, or to submit it anew."""
         rows = await self.ledger.rows(attempt=str(key), kind=RowKind.INTENT)
-        return any(row.body.get("what") == "requeue" for row in rows)
+        return any(row.body.get("what") in {"requeue", SUBMIT} for row in rows)
 
     async def requeues(self, attempt: Attempt) -> int:
-        """How often Relight has meant to requeue this job."""
-        states = await self.ledger.attempts_of_job(self.cluster, attempt.key.job_id, limit=MOST_ATTEMPTS)
-        mine = [state.attempt.key for state in states if state.attempt.lineage == attempt.lineage]
-        return sum([await self.meant_to_requeue(key) for key in mine])
+        """How often Relight has meant to requeue this job, or to submit it anew."""
+        mine = await attempts_of(self.ledger, attempt)
+        return sum([await self.meant_to_requeue(each.key) for each in mine])
 
     def entry(self, entry_id: str, kind: RowKind, body: dict[str, Any], attempt: Attempt | None = None) -> Entry:
         """A ledger row that belongs to no incident."""

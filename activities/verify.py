@@ -5,7 +5,9 @@ from datetime import datetime, timedelta
 from temporalio import activity
 
 from relight.activities import contracts as c
+from relight.activities.durable import Durable, bound
 from relight.activities.records import save
+from relight.activities.resubmit_look import look_for_fresh_job, told_of
 from relight.activities.site import Site, poll
 from relight.clients.slurm import SlurmError
 from relight.domain import forgotten
@@ -43,15 +45,23 @@ class Verify:
     @activity.defn(name=c.AWAIT_RUNNING.name)
     async def await_running(self, arg: c.AwaitRunningInput) -> c.Running:
         """Wait for the next attempt, however long the queue is."""
-        attempt = await self._site.attempt(arg.incident.attempt)
+        attempt, fresh = await self._site.target(arg.incident.attempt, arg.incident.fresh), arg.incident.fresh
         looks, began = 0, self._site.clock()
         lacking: datetime | None = None
+        lost_since: datetime | None = None
         unqueued = Unqueued()
         while True:
             record = await self._site.record_of(attempt)
+            if record is None and fresh and self._now() - (lost_since or self._now()) < forgotten.FOR_SO_LONG:
+                lost_since = lost_since or self._now()
+                await poll(self._site, LOOK_OFTEN)
+                continue
+            lost_since = None if record else lost_since
+            if record is None and fresh:
+                return await look_for_fresh_job(self._site, attempt, fresh)
             running = await self._running(attempt, record, arg)
             if running:
-                return running
+                return await told_of(self._site, running) if fresh else running
             unqueued = unqueued.seen(attempt, record, self._now())
             if record and unqueued.forgotten(self._now()) and await self._requeued_by_us(arg.incident):
                 return c.Running(at=self._now(), forgotten=True, text=forgotten.told(record))
@@ -114,7 +124,8 @@ class Verify:
 
     @activity.defn(name=c.AWAIT_PROGRESS.name)
     async def await_progress(self, arg: c.AwaitProgressInput) -> c.Proof:
-        """Wait for a step beyond the failed one: nothing less counts as recovered."""
+        """Wait for a step beyond the failed one, or a newer durable checkpoint: nothing less counts as recovered."""
+        until, durable = await bound(self._site, arg), Durable(self._site, arg)
         while True:
             progress = await self._site.progress(arg.next_attempt)
             past = f"step {arg.failed_step}" if arg.failed_step is not None else "the failure"
@@ -126,11 +137,16 @@ class Verify:
             stop = await self._no_progress(arg)
             if stop:
                 return stop
-            if self._now() > arg.until:
-                return self._out_of_time(arg, progress, past)
+            late = self._now() > until
+            if saved := await durable.look(silent=progress.last_step is None, last=late):
+                proof = c.Proof(moved=True, step=progress.last_step, at=self._now(), text=saved)
+                await self._verified(arg.incident, "progress", proof.model_dump(mode="json"))
+                return proof
+            if late:
+                return self._out_of_time(arg, progress, past, until)
             await poll(self._site, LOOK_AGAIN)
 
-    def _out_of_time(self, arg: c.AwaitProgressInput, progress: Progress, past: str) -> c.Proof:
+    def _out_of_time(self, arg: c.AwaitProgressInput, progress: Progress, past: str, until: datetime) -> c.Proof:
         """The attempt still runs. Where no step was ever seen, its silence proves nothing."""
         silent = progress.last_step is None and (arg.failed_step is None or not progress.files)
         if silent:
@@ -138,7 +154,7 @@ class Verify:
             why = "its output prints no steps" if progress.files else "its output cannot be read"
             text = f"running, but whether training moves is unknown: {why}"
             return c.Proof(moved=False, at=self._now(), outcome=outcome, text=text)
-        text = f"training did not get past {past} until {arg.until:%H:%M:%S} UTC"
+        text = f"training did not get past {past} until {until:%H:%M:%S} UTC"
         return c.Proof(moved=False, at=self._now(), text=text)
 
     def _now(self) -> datetime:

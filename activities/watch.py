@@ -13,6 +13,7 @@ from temporalio import activity
 
 from relight.activities import contracts as c
 from relight.activities.ends import Ends, Look
+from relight.activities.set_aside import SetAside
 from relight.activities.site import Site, beating, poll
 from relight.clients.slurm import SlurmBusyError, SlurmError, SlurmUnavailableError
 from relight.domain.attempts import attempt_key, ended_key
@@ -67,6 +68,7 @@ class Watch:
         self._site = site
         self._period = period
         self._ends = Ends(site)
+        self._set_aside = SetAside(site)
         self._nudged = asyncio.Event()
         self._blind: dict[str, datetime] = {}
         self._last: tuple[JobRecord, ...] = ()
@@ -246,6 +248,7 @@ class Watch:
         began = _monotonic()
         nodes = await self._site.slurm.nodes()
         took = _monotonic() - began
+        await self._set_aside.look(nodes)
         down = [n for n in nodes if n.state == "DOWN"]
         if not down:
             return took

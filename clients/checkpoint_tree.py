@@ -11,6 +11,7 @@ from collections.abc import Generator, Hashable, Iterator
 from typing import NamedTuple, TypeVar
 
 from relight.clients.files import Entry, Files, Stream, UnreachableError
+from relight.domain.checkpoint_formats import ASIDE
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]
@@ -283,7 +284,7 @@ def walk(tree: Tree, root: str) -> Iterator[tuple[str, list[Entry], int]]:
             continue
         yield folder, entries, depth
         for entry in entries:
-            hidden = entry.name.startswith(".") or entry.name in NEVER
+            hidden = entry.name.startswith((".", ASIDE)) or entry.name in NEVER
             # Asked first: nearly all entries of a large tree are files, and DirEntry knows that by itself.
             if tree.is_folder(entry) and not hidden:
                 if depth < MOST_DEPTH:

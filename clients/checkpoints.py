@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
+from relight.clients.checkpoint_mover import Standing
+from relight.domain.checkpoint_look import FallBack
 from relight.domain.checkpoints import HowNamed, Root, Series, Space, Survey
 
 MOST_ROOTS = 16
@@ -38,6 +40,27 @@ class Checkpoints(Protocol):
                 where that is damaged.
             within: how long it may take.
         """
+
+
+class MovesUnavailableError(Exception):
+    """Whether the change was made is not known: the file system does not answer. Trying again looks first."""
+
+
+class CheckpointMoves(Protocol):
+    """Makes the change by which a job goes on from an older checkpoint, with the rights of the job's own user.
+
+    Nothing is deleted, and a change that was made is found made. What must not or cannot be changed is told, not
+    raised.
+
+    Raises:
+        MovesUnavailableError: nobody knows how it stands.
+    """
+
+    async def look(self, change: FallBack, user: str, incident: str) -> Standing:
+        """Whether it is made, and where not, why it cannot be; nothing is touched."""
+
+    async def make(self, change: FallBack, user: str, incident: str) -> Standing:
+        """Make it, or what is left of it."""
 
 
 class Gathered:

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from relight.domain.attempts import AttemptKey, AttemptState
+from relight.domain.audit import Anchor
 from relight.domain.evidence import Detection
 from relight.domain.incidents import Incident
 from relight.domain.ledger import Backlog, ChainReport, Change, Row, RowKind
@@ -90,3 +91,6 @@ class Ledger(Protocol):
 
     async def verify(self) -> ChainReport:
         """Check every row's hash and link."""
+
+    async def anchor(self, cluster: str) -> Anchor | None:
+        """The head as it is now, signed with the chain's key, to be kept elsewhere; None while there is no row."""

@@ -76,6 +76,9 @@ def _attempt_columns(state: AttemptState) -> dict[str, Any]:
         "running": state.running,
         "seen_at": stamp(state.attempt.seen_at),
         "state": _text(state),
+        "user": storable(state.attempt.record.user),
+        "job_name": storable(state.attempt.record.name),
+        "partition": storable(state.attempt.record.partition),
     }
 
 
@@ -90,6 +93,8 @@ def _detection_columns(detection: Detection) -> dict[str, Any]:
 
 
 def _incident_columns(incident: Incident) -> dict[str, Any]:
+    cause = incident.diagnosis.verdict if incident.diagnosis else None
+    nodes = cause.implicated.nodes if cause else ()
     return {
         "id": storable(incident.id),
         "cluster": storable(incident.attempt.cluster),
@@ -98,6 +103,18 @@ def _incident_columns(incident: Incident) -> dict[str, Any]:
         "open": incident.open,
         "opened_at": stamp(incident.opened_at),
         "state": _text(incident),
+        "user": storable(incident.user),
+        "job_id": incident.attempt.job_id,
+        "job_name": storable(incident.job_name),
+        "kind": incident.kind.value,
+        "phase": incident.phase.value,
+        "mode": incident.mode.value,
+        "outcome": incident.outcome.value if incident.outcome else "",
+        "cause": storable(cause.signature) if cause else "",
+        "category": cause.category.value if cause else "",
+        # Between spaces, so that ` gpu-1 ` is found and not gpu-10.
+        "nodes": storable(f" {' '.join(nodes)} ") if nodes else "",
+        "closed_at": stamp(incident.closed_at) if incident.closed_at else "",
     }
 
 

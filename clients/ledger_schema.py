@@ -1,8 +1,8 @@
 """The ledger's tables, and how each database is opened.
 
-Everything that differs between SQLite and PostgreSQL stands in this file: connection settings, how writers
-are serialised (two writers that do not wait for each other fork the chain within 600 rows: seen), and the
-triggers that make the database itself refuse changes to the audit trail.
+What differs between SQLite and PostgreSQL stands here and in `migrations` (which make these tables, and the triggers
+by which the database itself refuses changes to the audit trail): connection settings, and how writers are serialised
+(two writers that do not wait for each other fork the chain within 600 rows: seen).
 """
 
 import os
@@ -23,20 +23,15 @@ from sqlalchemy import (
     StaticPool,
     Table,
     Text,
-    TextClause,
     create_engine,
     event,
     exc,
-    insert,
-    inspect,
     make_url,
-    select,
     text,
 )
 
 from relight.clients.ledger import LedgerCorruptError, LedgerUnavailableError
 
-SCHEMA_VERSION = 1
 _BUSY_SECONDS = 15
 _CONNECT_SECONDS = 5
 _PG_LOCK = 0x72656C69_67687401  # "relight", 1: the advisory lock that every writer takes
@@ -45,6 +40,19 @@ _WRITER = "relight_writer"
 metadata = MetaData()
 # SQLite numbers rows only where the type reads INTEGER.
 _Serial = BigInteger().with_variant(Integer, "sqlite")
+
+
+def _filter(name: str) -> "Column[str]":
+    """Part of a state, in a column of its own to look for it by; empty where there is none."""
+    return Column(name, Text, nullable=False, server_default="")
+
+
+INCIDENTS_LISTED = (
+    *("cluster", "opened_at", "id", "open", "outcome", "closed_at", "phase", "kind", "category"),
+    *("user", "job_id", "job_name", "cause", "nodes"),
+)
+ATTEMPTS_LISTED = ("cluster", "seen_at", "key", "lineage", "running", "user", "job_id", "job_name", "partition")
+"""All that lists of incidents and of jobs are filtered by."""
 
 schema = Table("schema_version", metadata, Column("version", Integer, primary_key=True))
 
@@ -70,6 +78,7 @@ ledger = Table(
     Index("ledger_by_attempt", "attempt", "seq"),
     Index("ledger_by_node", "node", "seq"),
     Index("ledger_by_kind", "kind", "seq"),
+    Index("ledger_by_time", "at", "seq"),
 )
 
 head = Table(
@@ -91,8 +100,15 @@ attempts = Table(
     Column("running", Boolean, nullable=False),
     Column("seen_at", Text, nullable=False),
     Column("state", Text, nullable=False),
+    *(_filter(name) for name in ("user", "job_name", "partition")),
     Index("attempts_running", "cluster", "running"),
     Index("attempts_by_job", "cluster", "job_id", "key"),
+    Index("attempts_by_seen", "cluster", "seen_at"),
+    Index("attempts_by_lineage", "lineage", "seen_at"),
+    Index("attempts_by_user", "cluster", "user", "seen_at"),
+    # SQLite keeps a row together, its wide state before what came later: a list must not read it for each row it skips.
+    # PostgreSQL keeps such a state aside by itself, and has no room for thousands of nodes in an index.
+    Index("attempts_listed", *ATTEMPTS_LISTED).ddl_if(dialect="sqlite"),
 )
 
 outbox = Table(
@@ -116,7 +132,14 @@ incidents = Table(
     Column("open", Boolean, nullable=False),
     Column("opened_at", Text, nullable=False),
     Column("state", Text, nullable=False),
+    *(_filter(name) for name in ("user", "job_name", "kind", "phase", "mode", "outcome")),
+    *(_filter(name) for name in ("cause", "category", "nodes", "closed_at")),
+    Column("job_id", BigInteger, nullable=False, server_default="0"),
     Index("incidents_by_time", "cluster", "opened_at"),
+    Index("incidents_by_user", "cluster", "user", "opened_at"),
+    Index("incidents_by_job", "cluster", "job_id", "opened_at"),
+    Index("incidents_by_outcome", "cluster", "outcome", "opened_at"),
+    Index("incidents_listed", *INCIDENTS_LISTED).ddl_if(dialect="sqlite"),
     Index("incidents_by_lineage", "lineage", "opened_at"),
     Index("incidents_by_attempt", "attempt", "opened_at"),
     Index("incidents_open", "open", "opened_at"),
@@ -127,34 +150,6 @@ cursors = Table(
     metadata,
     Column("name", Text, primary_key=True),
     Column("value", Text, nullable=False),
-)
-
-
-def _sqlite_trigger(name: str, when: str) -> TextClause:
-    return text(
-        f"CREATE TRIGGER IF NOT EXISTS {name} {when} BEGIN SELECT RAISE(ABORT, 'the ledger only grows'); END",
-    )
-
-
-_SQLITE_TRIGGERS = (
-    _sqlite_trigger("ledger_no_update", "BEFORE UPDATE ON ledger"),
-    _sqlite_trigger("ledger_no_delete", "BEFORE DELETE ON ledger"),
-    # INSERT OR REPLACE removes the old row without a delete trigger.
-    _sqlite_trigger(
-        "ledger_no_replace",
-        "BEFORE INSERT ON ledger WHEN EXISTS (SELECT 1 FROM ledger"
-        " WHERE seq = NEW.seq OR id = NEW.id OR prev_hash = NEW.prev_hash)",
-    ),
-)
-_POSTGRESQL_TRIGGERS = (
-    text(
-        "CREATE OR REPLACE FUNCTION ledger_only_grows() RETURNS trigger LANGUAGE plpgsql AS"
-        " $$ BEGIN RAISE EXCEPTION 'the ledger only grows'; END $$",
-    ),
-    text(
-        "CREATE OR REPLACE TRIGGER ledger_only_grows BEFORE UPDATE OR DELETE OR TRUNCATE ON ledger"
-        " FOR EACH STATEMENT EXECUTE FUNCTION ledger_only_grows()",
-    ),
 )
 
 
@@ -245,34 +240,10 @@ def writing(engine: Engine) -> Iterator[Connection]:
         yield connection
 
 
-def prepare(engine: Engine) -> None:
-    """Create the tables where they are missing.
-
-    Raises:
-        LedgerCorruptError: when a newer Relight has written this database.
-    """
-    with engine.connect() as connection:
-        if _version(connection) == SCHEMA_VERSION:
-            return
-    with writing(engine) as connection:
-        found = _version(connection)
-        if found is not None and found > SCHEMA_VERSION:
-            raise LedgerCorruptError(
-                f"the ledger has schema version {found}, this Relight knows {SCHEMA_VERSION}: upgrade",
-            )
-        if found is None:
-            _create(connection)
-
-
-def _version(connection: Connection) -> int | None:
-    if not inspect(connection).has_table(schema.name):
-        return None
-    return connection.scalar(select(schema.c.version).order_by(schema.c.version.desc()).limit(1))
-
-
-def _create(connection: Connection) -> None:
-    metadata.create_all(connection)
-    triggers = _SQLITE_TRIGGERS if connection.dialect.name == "sqlite" else _POSTGRESQL_TRIGGERS
-    for trigger in triggers:
-        connection.execute(trigger)
-    connection.execute(insert(schema), {"version": SCHEMA_VERSION})
+@contextmanager
+def one_moment(engine: Engine) -> Iterator[Connection]:
+    """A transaction whose reads all show the ledger of one moment, whoever writes meanwhile."""
+    # SQLite's are so by themselves; PostgreSQL's default shows each statement the newest.
+    level = {"isolation_level": "REPEATABLE READ"} if engine.dialect.name == "postgresql" else {}
+    with engine.connect().execution_options(**level) as connection, connection.begin():
+        yield connection

@@ -4,6 +4,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from functools import partial
@@ -28,9 +29,12 @@ from sqlalchemy import (
 
 from relight.clients import ledger_schema as db
 from relight.clients.ledger import LedgerCorruptError
-from relight.clients.ledger_chain import Chain, make_key, read_key
+from relight.clients.ledger_chain import Chain
+from relight.clients.ledger_key import make_key, read_key
 from relight.clients.ledger_rows import Work, read_row, stamp, storable
+from relight.clients.ledger_versions import prepare
 from relight.domain.attempts import AttemptKey, AttemptState
+from relight.domain.audit import Anchor
 from relight.domain.base import Value
 from relight.domain.evidence import Detection
 from relight.domain.incidents import Incident
@@ -40,6 +44,8 @@ _V = TypeVar("_V", bound=Value)
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _IN_ONE_QUERY = 500
+_THREADS = 32
+"""As many as the engine has connections (`ledger_schema.connect`)."""
 
 
 def _now() -> datetime:
@@ -58,6 +64,8 @@ class SqlLedger:
         # A database in memory is one connection, which has no room for two transactions at a time.
         single = isinstance(engine.pool, StaticPool)
         self._read_turn = self._write_turn if single else nullcontext()
+        # Not `asyncio.to_thread`: a database that stands still would take its few threads from everything else.
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="ledger")
         self._running: dict[str, AttemptState] = {}
         """The running attempts as last read, by their text in the database."""
 
@@ -78,7 +86,7 @@ class SqlLedger:
         with db.told():
             engine = db.connect(url)
             try:
-                db.prepare(engine)
+                prepare(engine)
                 key = _key(engine, key_file)
                 with engine.connect() as connection:
                     Chain(key).check_key(connection)
@@ -88,7 +96,8 @@ class SqlLedger:
         return cls(engine, key, clock=clock)
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Give the connections and the threads back."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
         self._engine.dispose()
 
     async def commit(self, change: Change) -> int:
@@ -117,9 +126,11 @@ class SqlLedger:
         table = db.ledger
         wanted = {"incident": incident, "lineage": lineage, "attempt": attempt, "node": node, "kind": kind}
         query = select(table).where(table.c.seq > after).order_by(table.c.seq).limit(limit)
-        for name, value in wanted.items():
-            if value is not None:
-                query = query.where(table.c[name] == storable(value))
+        asked = {name: storable(value) for name, value in wanted.items() if value is not None}
+        for name, value in asked.items():
+            # SQLite takes the index by kind for narrower than it is: 350 ms of a job's rows among a million (seen).
+            broad = name == "kind" and len(asked) > 1
+            query = query.where((func.coalesce(table.c.kind, "") if broad else table.c[name]) == value)
         if since is not None:
             query = query.where(table.c.at >= stamp(since), table.c.seq > _last_before(since, kind))
         return tuple(read_row(found) for found in await self._run(self._all, query))
@@ -128,6 +139,10 @@ class SqlLedger:
         """True when an entry with this id has been written."""
         query = select(db.ledger.c.seq).where(db.ledger.c.id == storable(entry_id))
         return bool(await self._run(self._all, query))
+
+    async def select(self, query: Select[Any]) -> Sequence[RowMapping]:
+        """What a reading query of this package's own finds (`ledger_pages`)."""
+        return await self._run(self._all, query)
 
     async def cursor(self, name: str) -> dict[str, Any] | None:
         """Where the watcher of that name stands; None when it never wrote."""
@@ -220,9 +235,17 @@ class SqlLedger:
         """
         return await self._run(self._verify, anchor)
 
+    async def anchor(self, cluster: str) -> Anchor | None:
+        """The head as it is now, to be kept elsewhere; None while there is no row.
+
+        Raises:
+            LedgerCorruptError: the newest row is not the one sealed: that is not anchored.
+        """
+        return await self._run(self._anchor, cluster)
+
     async def _run(self, call: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        """Call in a thread, with the database's errors turned into ours."""
-        return await asyncio.to_thread(_told, partial(call, *args, **kwargs))
+        """Call in a thread of ours, with the database's errors turned into ours."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, _told, partial(call, *args, **kwargs))
 
     def _commit(self, change: Change) -> int:
         work = Work(change)
@@ -268,6 +291,14 @@ class SqlLedger:
     def _verify(self, anchor: ChainReport | None) -> ChainReport:
         with self._read_turn:
             return self._chain.verify(self._engine, anchor)
+
+    def _anchor(self, cluster: str) -> Anchor | None:
+        first = select(db.ledger.c.hash).order_by(db.ledger.c.seq).limit(1)
+        with self._read_turn, db.one_moment(self._engine) as connection:
+            seq, newest = self._chain.newest(connection)
+            begun = connection.scalar(first)
+        made = Anchor(cluster=cluster, ledger=begun or "", seq=seq, hash=newest, at=self._clock())
+        return self._chain.anchor(made) if begun else None
 
     async def _values(self, kind: type[_V], query: Select[Any]) -> tuple[_V, ...]:
         """What the query's only column holds."""

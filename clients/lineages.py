@@ -1,4 +1,4 @@
-"""What the ledger says of all attempts of one job: how far each has saved, and which exclusions of ours stand."""
+"""What the ledger says of all attempts of one job: which they are, how far each saved, which exclusions stand."""
 
 from collections.abc import Sequence
 
@@ -7,6 +7,8 @@ from relight.domain.attempts import Attempt, Progress, progress_cursor
 from relight.domain.budget import Mark, mark_of
 from relight.domain.exclusions import Look, Marked, ours
 from relight.domain.ledger import RowKind
+from relight.domain.resubmission import Link, link_cursor
+from relight.domain.slurm import JobRecord
 
 MOST_ATTEMPTS = 1000
 """Attempts of one Slurm job id that are looked through."""
@@ -17,9 +19,21 @@ MOST_INCIDENTS = 100
 
 
 async def attempts_of(ledger: Ledger, attempt: Attempt) -> tuple[Attempt, ...]:
-    """The attempts of the same job, newest first."""
-    states = await ledger.attempts_of_job(attempt.key.cluster, attempt.key.job_id, limit=MOST_ATTEMPTS)
-    return tuple(state.attempt for state in states if state.attempt.lineage == attempt.lineage)
+    """The attempts of the same job, newest first; those under the ids too that it had before a fresh job took over."""
+    key, found = attempt.key, list[Attempt]()
+    known = await ledger.cursor(link_cursor(key.cluster, key.job_id))
+    before = Link.model_validate(known).before if known else ()
+    for job_id in (key.job_id, *before):
+        states = await ledger.attempts_of_job(key.cluster, job_id, limit=MOST_ATTEMPTS)
+        found += [state.attempt for state in states if state.attempt.lineage == attempt.lineage]
+    return tuple(found)
+
+
+async def linked(ledger: Ledger, cluster: str, record: JobRecord) -> str:
+    """The lineage that a job goes on with which Relight has submitted in place of another; empty: it is none such."""
+    known = await ledger.cursor(link_cursor(cluster, record.job_id))
+    link = Link.model_validate(known) if known else None
+    return link.lineage if link and link.holds(record) else ""
 
 
 async def marks(ledger: Ledger, attempts: Sequence[Attempt]) -> tuple[Mark, ...]:

@@ -7,8 +7,9 @@ from datetime import datetime, timedelta
 from secrets import token_bytes
 from typing import Any, NamedTuple, TypeVar
 
-from relight.clients.ledger_schema import connect, prepare
+from relight.clients.ledger_schema import connect
 from relight.clients.ledger_sql import SqlLedger
+from relight.clients.ledger_versions import prepare
 from relight.clients.slurm import (
     JobNotFoundError,
     NodeNotFoundError,
@@ -17,6 +18,7 @@ from relight.clients.slurm import (
     start_seconds,
 )
 from relight.domain.incidents import NODE_REASON_PREFIX
+from relight.domain.resubmission import Submission
 from relight.domain.slurm import (
     ENDED,
     AccountingRow,
@@ -62,7 +64,7 @@ class _Failure(NamedTuple):
 
 
 class MemorySlurm:
-    """A small *simulated* slurmctld: implements `Slurm` and `NodeControl`.
+    """A small *simulated* slurmctld: implements `Slurm`, `NodeControl` and `Submitter`.
 
     It keeps to what was seen on real clusters (shared/slurm/README.md) where Relight depends on it, and knows
     nothing of priorities, partitions, shared nodes or arrays. A job that was submitted runs when `start` says so;
@@ -104,6 +106,7 @@ class MemorySlurm:
         self._failures: defaultdict[str, list[_Failure]] = defaultdict(list)
         self._executions: defaultdict[int, list[AccountingRow]] = defaultdict(list)
         self._completing_since: dict[int, datetime] = {}
+        self._purged: dict[int, JobRecord] = {}
         self._next_id = 1
 
     # What a test does to the cluster.
@@ -171,7 +174,7 @@ class MemorySlurm:
 
     def purge(self, job_id: int) -> None:
         """Forget an ended job, as slurmctld does after MinJobAge; accounting keeps it."""
-        del self.job_records[job_id]
+        self._purged[job_id] = self.job_records.pop(job_id)
 
     def fail_next(self, method: str, error: Exception, *, after: bool = False) -> None:
         """Let the next call of a method raise this; with `after`, once it has had its effect."""
@@ -314,6 +317,34 @@ class MemorySlurm:
             submitted.append(job_id)
 
         self._write(Call("submit_batch", work_dir, (script, held)), act)
+        return submitted[0]
+
+    async def submit_anew(self, sent: Submission) -> int:
+        """`Submitter`: queue it, held, as its user; of its options those are read that a `JobRecord` has."""
+        submitted: list[int] = []
+
+        def act() -> None:
+            given = dict(option.removeprefix("--").partition("=")[::2] for option in sent.options)
+            old = self._purged.get(sent.environment_of) or self._job(sent.environment_of)
+            like = {name: getattr(old, name) for name in ("task_count", "gres_per_node", "time_limit", "tres", "qos")}
+            job_id = self.submit(
+                nodes=int(given["nodes"]),
+                script=sent.script,
+                name=given["job-name"],
+                user=sent.user,
+                partition=given["partition"],
+                work_dir=given["chdir"],
+                stdout=given.get("output", "").replace("%j", str(self._next_id)),
+                comment=given["comment"],
+                requeue="no-requeue" not in given,
+                excluded_nodes=tuple(filter(None, given.get("exclude", "").split(","))),
+                command=f"/spool/{sent.name}",
+                **like,
+            )
+            self._put(self._job(job_id), reason=HELD_BY_USER)
+            submitted.append(job_id)
+
+        self._write(Call("submit_anew", sent.user, (sent,)), act)
         return submitted[0]
 
     async def cancel(self, job_id: int) -> None:

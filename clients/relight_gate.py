@@ -13,12 +13,13 @@ The account needs a POSIX shell (sshd starts the forced command by it) and, for 
 Settings, for this file as PREFIX/bin/NAME: PREFIX/etc/NAME.conf where that exists, else /etc/NAME.conf; owned by root,
 `key = value` lines, all of them optional:
   write = yes                 no: only reading, for a site that monitors
-  submit = no                 yes: also sbatch, as this very account
+  submit = no                 yes: also sbatch, as this very account, and relight-submit, as those that sudo allows
   sftp = yes                  no: job logs, kernel logs and checkpoints are not read over this account
   bin = /usr/bin              folder of Slurm's commands
   slurm_conf = /etc/slurm/slurm.conf
   slurm_user = slurm          as whom sstat may be run by sudo
   relight_node = /usr/local/sbin/relight-node
+  relight_submit = /usr/local/bin/relight-submit
   sftp_server = /usr/lib/openssh/sftp-server
   timeout = 120               seconds after which a command is ended; none for SFTP
 """
@@ -87,6 +88,7 @@ sudo -n <relight_node> down <node> <reason>
 <relight_node> down <node> <reason>
 """
 SUBMITS = """
+sudo -n -u <user> <relight_submit>
 sbatch --parsable --chdir=<folder>
 sbatch --parsable --chdir=<folder> --hold
 """
@@ -104,6 +106,7 @@ DEFAULTS = {
     "slurm_conf": "",
     "slurm_user": "slurm",
     "relight_node": "/usr/local/sbin/relight-node",
+    "relight_submit": "/usr/local/bin/relight-submit",
     "sftp_server": "/usr/lib/openssh/sftp-server",
     "timeout": "120",
 }
@@ -149,7 +152,7 @@ def check_settings(path: str, settings: dict[str, str]) -> None:
     for key in ("write", "submit", "sftp"):
         if settings[key] not in ("yes", "no"):
             raise Refusal(f"{path}: {key} is `yes` or `no`")
-    for key in ("bin", "relight_node", "sftp_server"):
+    for key in ("bin", "relight_node", "relight_submit", "sftp_server"):
         if not settings[key].startswith("/"):
             raise Refusal(f"{path}: {key} must be an absolute path")
     if not settings["timeout"].isdecimal():
@@ -192,7 +195,7 @@ def without_prefix(words: list[str]) -> list[str]:
 
 def fits(words: list[str], table: str, settings: dict[str, str]) -> bool:
     """Whether the words are one of the table's lines, each of them wholly."""
-    own = {f"<{key}>": re.escape(settings[key]) for key in ("slurm_user", "relight_node")}
+    own = {f"<{key}>": re.escape(settings[key]) for key in ("slurm_user", "relight_node", "relight_submit")}
     for line in table.split("\n"):
         wanted = line.split()
         if not wanted or len(wanted) != len(words):

@@ -7,7 +7,13 @@ from pathlib import Path
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_ssh_private_key,
+)
 
 from relight.domain.rights import public_key
 
@@ -66,6 +72,18 @@ def _loaded(path: Path, text: bytes, passphrase: Callable[[], bytes]) -> Ed25519
         kind = type(key).__name__.removesuffix("PrivateKey").lstrip("_")
         raise KeyFileError(f"{path}: a key of type {kind}; accepted: Ed25519 (ssh-keygen -t ed25519)")
     return key
+
+
+def make_key(path: Path) -> None:
+    """Make a key in a file that only its owner can read.
+
+    Raises:
+        OSError: it cannot be written, or is there already.
+    """
+    text = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(text)
 
 
 def public_half(key: Ed25519PrivateKey) -> str:

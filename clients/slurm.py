@@ -18,6 +18,7 @@ from datetime import timedelta
 from math import ceil
 from typing import Protocol
 
+from relight.domain.resubmission import Submission
 from relight.domain.slurm import AccountingRow, JobRecord, NodeRecord, SlurmFacts, StepRecord
 from relight.domain.topology import Topology
 
@@ -171,6 +172,18 @@ def start_seconds(wait: timedelta) -> int:
     if not timedelta(0) < wait <= MOST_START_WAIT:
         raise RefusedError(f"a start can be put off by up to {MOST_START_WAIT}, not by {wait}")
     return ceil(wait.total_seconds())
+
+
+class Submitter(Protocol):
+    """Submits as a job's own user, which an Operator cannot: through the program `relight-submit`."""
+
+    async def submit_anew(self, sent: Submission) -> int:
+        """Submit it as its user, held. Returns the job's id.
+
+        Raises:
+            RefusedError: by the program, where it may not or the environment is not on record, or by sbatch.
+            AmbiguousWriteError: the answer was lost: the job may be queued, and its id is not known.
+        """
 
 
 class NodeControl(Protocol):

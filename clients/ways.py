@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from relight.clients.files import Files, LocalFiles
 from relight.clients.node_wrapper import NodeWrapper
-from relight.clients.slurm import NodeControl, Slurm, SlurmError, SlurmVersionError
+from relight.clients.slurm import NodeControl, Slurm, SlurmError, SlurmVersionError, Submitter
 from relight.clients.slurm_commands import SlurmCommands
 from relight.clients.slurm_process import LocalRunner, Runner
 from relight.clients.slurm_pyslurm import DELEGATED, PySlurm, why_missing
+from relight.clients.submit_wrapper import SubmitWrapper
 from relight.config.settings import Settings, SshSettings, Way
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ class Access:
     node_command: tuple[str, ...]
     node_runner: Runner
     """Where and how relight-node is called."""
+    submitter: Submitter | None
+    """Submits as a job's user; None where the site has not set that up."""
     files: Files
     """Where job logs, kernel logs and checkpoints are read."""
 
@@ -88,6 +91,7 @@ async def open_access(settings: Settings) -> AsyncIterator[Access]:
             nodes=NodeWrapper(node_command, runner=node_runner),
             node_command=node_command,
             node_runner=node_runner,
+            submitter=SubmitWrapper(slurm.submit_wrapper, runner=runner) if slurm.submit_wrapper else None,
             files=_files(connection) if settings.logs.over_ssh and connection else LocalFiles(),
         )
 

@@ -14,7 +14,7 @@ from relight.config.reading import Place, field_name
 from relight.config.settings import Settings
 from relight.domain.human import spoken
 from relight.domain.permits import Permit
-from relight.domain.rights import APPROVERS, Right
+from relight.domain.rights import APPROVERS, Right, able
 
 _PASSWORD = re.compile(r"(?<=://)([^/@\s]*):[^/@\s]*@")
 DEFAULT = "default"
@@ -108,9 +108,9 @@ def _out_of_reach(settings: Settings) -> Iterator[Note]:
     policy, people = settings.policy, settings.approvals.people
     for right in Right:
         needed = policy.approvers_needed([right])
-        able = len({each.name for each in people if each.may_approve((right,))}) if people else 1
-        if able < needed and (people or needed != APPROVERS[right]):
-            text = f"{needed} people must approve, and only {able} may (approvals.approvers): it is never done"
+        there = len(able(people, (right,))) if people else 1
+        if there < needed and (people or needed != APPROVERS[right]):
+            text = f"{needed} people must approve, and only {there} may (approvals.approvers): it is never done"
             yield Note(("policy", "approvers", right), text)
 
 

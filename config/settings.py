@@ -8,7 +8,7 @@ from enum import StrEnum
 from importlib import resources
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -16,11 +16,15 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from relight.config.addresses import HttpRoot
 from relight.config.approvals import ApprovalSettings
+from relight.config.audit import AuditSettings
+from relight.config.console import ConsoleSettings
 from relight.config.log_store import LogStoreSettings
+from relight.config.notify import NotifySettings
 from relight.config.policy import PolicySettings
+from relight.config.prices import PriceSettings
 from relight.config.problems import Source, explain
 from relight.config.reading import ConfigError, Document, Place, field_name, read
-from relight.domain.human import Duration
+from relight.domain.human import Duration, Size
 from relight.domain.policy_rules import Contradiction, contradictions
 
 __all__ = ["CONFIG_VARIABLE", "ConfigError", "PolicySettings", "Settings", "load", "read_settings", "unknown_variables"]
@@ -73,7 +77,26 @@ class SlurmSettings(_Section):
     pyslurm_python: str = ""
     ssh: SshSettings = SshSettings()
     node_wrapper: tuple[str, ...] = ("sudo", "-n", "/usr/local/sbin/relight-node")
+    submit_wrapper: tuple[str, ...] = ()
+    """What submits as a job's user; `{user}` stands for that user. Empty: Relight submits nothing."""
+    checkpoint_wrapper: tuple[str, ...] = ()
+    """What changes which checkpoint a job goes on from, as the job's user; `{user}` stands for that user. Empty: only
+    where Relight runs as root, or as that user."""
     node_ssh: SshSettings = SshSettings()
+
+    @field_validator("submit_wrapper")
+    @classmethod
+    def _names_the_user(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if value and "{user}" not in value:
+            raise ValueError('must hold "{user}", for example [sudo, -n, -u, "{user}", /usr/local/bin/relight-submit]')
+        return value
+
+    @field_validator("checkpoint_wrapper")
+    @classmethod
+    def _becomes_the_user(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if value and "{user}" not in value:
+            raise ValueError('must hold "{user}", for example [sudo, -n, -u, "{user}", /usr/local/bin/relight-move]')
+        return value
 
     @model_validator(mode="after")
     def _ssh_has_a_host(self) -> Self:
@@ -97,6 +120,14 @@ class LogSettings(_Section):
         if value and "{node}" not in value:
             raise ValueError("must contain {node}, for example /var/log/remote/{node}/kern.log")
         return value
+
+
+class OutputSettings(_Section):
+    """How long the kept outputs of failed attempts stay."""
+
+    keep_for: Annotated[Duration, Field(ge=timedelta(hours=1), le=timedelta(days=3650))] = timedelta(days=30)
+    keep_at_most: Annotated[Size, Field(ge=10**6, le=10**18)] = 50 * 10**9
+    """Bytes of all together; the oldest go first, those of open incidents never."""
 
 
 class LedgerSettings(_Section):
@@ -228,12 +259,17 @@ class Settings(BaseSettings):
     temporal: TemporalSettings = TemporalSettings()
     slurm: SlurmSettings = SlurmSettings()
     logs: LogSettings = LogSettings()
+    outputs: OutputSettings = OutputSettings()
     ledger: LedgerSettings = LedgerSettings()
     ingest: IngestSettings = IngestSettings()
     metrics: MetricsSettings = MetricsSettings()
     care: CareSettings = CareSettings()
     approvals: ApprovalSettings = ApprovalSettings()
+    audit: AuditSettings = AuditSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
+    prices: PriceSettings = PriceSettings()
+    console: ConsoleSettings = ConsoleSettings()
+    notify: NotifySettings = NotifySettings()
     policy: PolicySettings = PolicySettings()
 
     @model_validator(mode="after")
@@ -279,6 +315,17 @@ class Settings(BaseSettings):
     def approval_key(self) -> Path:
         """File of the site's own signing key, where nobody is listed: who may read it may approve."""
         return self.folder / "approval.key"
+
+    @property
+    def console_key(self) -> Path:
+        """File of the key by which the web console signs: who may read it may speak for all it vouches for."""
+        return Path(self.console.key_file).expanduser() if self.console.key_file else self.folder / "console.key"
+
+    @property
+    def console_tokens(self) -> Path:
+        """File of the hashes of the tokens that people sign in with."""
+        named = self.console.tokens_file
+        return Path(named).expanduser() if named else self.folder / "console-tokens.json"
 
     @property
     def ingest_key(self) -> Path:

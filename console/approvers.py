@@ -10,6 +10,7 @@ from relight.config.settings import Settings
 from relight.console.output import words
 from relight.console.signer import readers_of
 from relight.console.text import count
+from relight.domain import rights
 from relight.domain.permits import Policy
 from relight.domain.rights import WEIGHTS, Approver, Right, fingerprint
 
@@ -33,14 +34,21 @@ def collect(settings: Settings) -> Page:
 
 def able(page: Page, right: Right) -> tuple[str, ...]:
     """The different people who may approve it."""
-    return tuple(dict.fromkeys(each.name for each in page.people if each.may_approve((right,))))
+    return rights.able(page.people, (right,))
 
 
 def as_json(page: Page) -> dict[str, Any]:
     """For other programs; keys are only ever added."""
     return {
         "approvers": [
-            {"name": each.name, "key": each.key, "fingerprint": fingerprint(each.key), "may": list(each.may)}
+            {
+                "name": each.name,
+                "key": each.key,
+                "fingerprint": fingerprint(each.key),
+                "may": list(each.may),
+                "vouches_for": list(each.vouches_for),
+                "owner_may": list(each.owner_may),
+            }
             for each in page.people
         ],
         "site_key": None if page.people else str(page.key),
@@ -76,6 +84,9 @@ def _people(page: Page) -> Table:
     table = _table("APPROVER", "MAY APPROVE", "KEY")
     for each in page.people:
         may = "everything" if set(each.may) == set(Right) else ", ".join(each.may)
+        if each.vouches:
+            may = f"vouches for {', '.join(each.vouches_for) or 'nobody listed'}: {may}"
+            may += f"; for a job's user: {', '.join(each.owner_may)}" if each.owner_may else ""
         table.add_row(words(each.name, "bold"), words(may), words(fingerprint(each.key), "dim"))
     return table
 

@@ -66,7 +66,7 @@ class _Job(click.ParamType[Any]):
         return job
 
 
-_JOB = _Job()
+JOB = _Job()
 
 
 @click.command()
@@ -75,7 +75,7 @@ _JOB = _Job()
 @click.option("--all", "everything", is_flag=True, help="Also those that were not confirmed.")
 @click.option("--open", "open_only", is_flag=True, help="Only those that have no outcome yet.")
 @click.option("-n", "--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many at most.")
-@click.option("--job", type=_JOB, metavar="ID", help="Only those of this job: 123, 123_4, 123+1.")
+@click.option("--job", type=JOB, metavar="ID", help="Only those of this job: 123, 123_4, 123+1.")
 @plainly
 def incidents(config: Path | None, output: str, *, everything: bool, open_only: bool, limit: int, job: Any) -> None:
     """List incidents, newest first."""
@@ -135,7 +135,7 @@ def show(config: Path | None, output: str, id_: str, *, script: bool) -> None:
 @click.command()
 @with_config
 @with_output
-@click.argument("job", type=_JOB, metavar="JOBID")
+@click.argument("job", type=JOB, metavar="JOBID")
 @plainly
 def why(config: Path | None, output: str, job: Any) -> None:
     """Explain what Relight did, or did not do, about a job.

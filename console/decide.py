@@ -194,8 +194,19 @@ def check_digest(ready_: Ready, wanted: str | None) -> None:
 # --- the word ---------------------------------------------------------------------------------------------------------
 
 
-def sign(signer: Signer, request: Request, *, approved: bool, reason: str, at: datetime) -> SignedDecision:
+def sign(
+    signer: Signer, request: Request, *, approved: bool, reason: str, at: datetime, by: str = "", nonce: str = ""
+) -> SignedDecision:
     """A signed word on what is asked.
+
+    Args:
+        signer: whose key signs.
+        request: what is asked.
+        approved: yes or no.
+        reason: for people.
+        at: now.
+        by: who says so; left out: who runs this process.
+        nonce: two words with the same one are one; left out: a word of its own.
 
     Raises:
         RefusedStop: when the reason is too long.
@@ -205,9 +216,9 @@ def sign(signer: Signer, request: Request, *, approved: bool, reason: str, at: d
     decision = SignedDecision(
         incident=request.subject,
         run_id=request.run_id,
-        decision=Decision(approved=approved, digest=request.digest, by=person(), reason=reason),
+        decision=Decision(approved=approved, digest=request.digest, by=by or person(), reason=reason),
         at=at,
-        nonce=secrets.token_hex(16),
+        nonce=nonce or secrets.token_hex(16),
         key=signer.public,
         signature="",
     )

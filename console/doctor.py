@@ -53,13 +53,14 @@ async def examine(path: Path | None) -> tuple[Check, ...]:
 
 def probes(settings: Settings) -> tuple[Probe, ...]:
     """What is looked at beside Slurm."""
-    from relight.console import doctor_policy, doctor_site, doctor_temporal
+    from relight.console import doctor_policy, doctor_site, doctor_temporal, notify
 
     return (
         Probe("ledger", lambda: doctor_site.check_ledger(settings), 60),
         Probe("policy", lambda: doctor_policy.check_policy(settings)),
         Probe("approval key", lambda: doctor_site.check_approval_key(settings)),
         Probe("Temporal", lambda: doctor_temporal.check_temporal(settings), 20),
+        Probe("notices", lambda: notify.check_channels(settings)),
     )
 
 

@@ -141,7 +141,7 @@ def as_json(life: Life, now: datetime) -> dict[str, Any]:
         "retries_without_progress": life.account.budget.fruitless,
         "retries_allowed": life.account.budget.most_fruitless,
         "budget": explain_budget.as_json(life.account, now),
-        "comment_asks": list(_asked(last)),
+        "comment_asks": list(asked(last)),
         "attempts": [_try_as_json(each) for each in life.tries],
     }
 
@@ -181,23 +181,23 @@ def tell(console: Console, life: Life, now: datetime) -> None:
         for case in each.cases:
             _tell_case(console, case, now)
     console.print()
-    if asked := _asked(next((t.state for t in reversed(life.tries) if t.state), None)):
-        console.print(words(f"Its comment asks: {'; '.join(asked)}", "dim"))
+    if wanted := asked(next((t.state for t in reversed(life.tries) if t.state), None)):
+        console.print(words(f"Its comment asks: {'; '.join(wanted)}", "dim"))
     spent = life.account.budget
     style = "bold red" if spent.fruitless >= spent.most_fruitless else "dim"
     console.print(words(f"Retries without progress: {spent.fruitless} of {spent.most_fruitless} used", style))
     explain_budget.tell(console, life.account, now)
 
 
-def _asked(state: AttemptState | None) -> tuple[str, ...]:
+def asked(state: AttemptState | None) -> tuple[str, ...]:
     """What the job's comment asks of Relight, in its own keys or Mission Control's; and what of it is ignored."""
-    asked = wishes(state.attempt.record.comment) if state else wishes("")
+    wish = wishes(state.attempt.record.comment) if state else wishes("")
     told = (
-        f"mode {asked.mode} at most" if asked.mode else "",
-        "no requeue, its chain goes on (singleton_dependency)" if asked.chained else "",
-        f"at most {count(asked.most_requeues, 'requeue')}" if asked.most_requeues is not None else "",
+        f"mode {wish.mode} at most" if wish.mode else "",
+        "no requeue, its chain goes on (singleton_dependency)" if wish.chained else "",
+        f"at most {count(wish.most_requeues, 'requeue')}" if wish.most_requeues is not None else "",
     )
-    return (*filter(None, told), *asked.remarks)
+    return (*filter(None, told), *wish.remarks)
 
 
 def _head(life: Life) -> Text:

@@ -133,7 +133,7 @@ def tell(console: Console, known: Account, now: datetime) -> None:
     if known.used:
         console.print(words("Restarts", "bold"))
         console.print(_restarts(known))
-        console.print(grid(_left(known, now), indent=2))
+        console.print(grid(left(known, now), indent=2))
     if known.exclusions:
         console.print(words("Kept out of its retries", "bold"))
         console.print(_kept_out(known.exclusions, now))
@@ -176,7 +176,7 @@ def _against(used: Used) -> Text:
     return words(used.name, "bold") if used.counts else joined([(used.name, ""), ("given back", "green")], between=", ")
 
 
-def _left(known: Account, now: datetime) -> list[Part]:
+def left(known: Account, now: datetime) -> list[Part]:
     """What is used and what is left, what gives it back, when the job goes on, and what would stop it."""
     spent = known.budget
     touched = [name for name in spent.retries if spent.used(name)]

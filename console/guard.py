@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import ValidationError
 from rich.text import Text
 
+from relight.clients.kill_switch import KillSwitchUnknownError, killed
 from relight.clients.ledger import Ledger
 from relight.config.settings import Settings
 from relight.console.errors import NotFoundStop, RefusedStop, Stop
@@ -47,18 +48,11 @@ async def collect(ledger: Ledger, settings: Settings, now: datetime) -> Guarded:
         known = Standing.model_validate(value or {})
     except ValidationError:
         known = Standing(unknown="what the guard wrote into the ledger cannot be read")
-    known = known.model_copy(update={"killed": _killed(settings.kill_file)})
-    return Guarded(known, settings.policy, settings.kill_file, now)
-
-
-def _killed(file: Path) -> str:
     try:
-        file.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return ""
-    except OSError as error:
-        return f"{file} cannot be looked at: {error.strerror}"
-    return f"{file} is there"
+        known = known.model_copy(update={"killed": await killed(settings.kill_file)})
+    except KillSwitchUnknownError as error:
+        known = known.model_copy(update={"unknown": known.unknown or str(error)})
+    return Guarded(known, settings.policy, settings.kill_file, now)
 
 
 def as_json(guarded: Guarded) -> dict[str, Any]:

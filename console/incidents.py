@@ -125,6 +125,8 @@ def short_plan(plan: Plan, *, monitor: bool) -> str:
     without = f" without {nodes(plan.exclude)}" if plan.exclude else ""
     if plan.restart is not Restart.NONE:
         parts.append(f"{plan.restart}{without}")
+    if plan.fall_back:
+        parts.append(f"from {plan.fall_back.label}")
     if plan.cancel:
         parts.append("cancel")
     if plan.drain:

@@ -117,10 +117,11 @@ async def story(ledger: Ledger, settings: Settings, node: str, now: datetime) ->
     known = {each.node: each for each in await in_care(ledger, settings.cluster, now)}.get(node)
     told = tuple(row for row in rows if row.kind is not RowKind.FAULT)
     score = (await scores(ledger, settings.cluster, (node,), now))[node]
-    return Story(node, known, score, told, len(rows) - len(told), _ticket(known))
+    return Story(node, known, score, told, len(rows) - len(told), ticket_of(known))
 
 
-def _ticket(known: Quarantine | None) -> str:
+def ticket_of(known: Quarantine | None) -> str:
+    """The text of a quarantine's ticket; empty where there is none."""
     if known is None or not known.ticket:
         return ""
     try:
@@ -248,12 +249,12 @@ def _timeline(rows: Sequence[Row], now: datetime) -> Table:
     if len(rows) > MOST_TOLD:
         table.add_row("", "", words(f"{len(rows) - MOST_TOLD} earlier ones: -o json", "dim"))
     for row in rows[-MOST_TOLD:]:
-        name, text = _told(row)
+        name, text = told_of(row)
         table.add_row(local(row.at, now), words(name), words(text, "", 300))
     return table
 
 
-def _told(row: Row) -> tuple[str, str]:
+def told_of(row: Row) -> tuple[str, str]:
     """A row of any kind, in a word and a line."""
     return _TELLERS.get(row.kind, _other)(row)
 

@@ -9,7 +9,7 @@ from relight.console.output import Part, joined, words
 from relight.console.standing import Deed, Said, decisions, deeds, verdict_of
 from relight.console.text import clean, count, local, nodes
 from relight.domain.diagnosis import Diagnosis, Hypothesis
-from relight.domain.evidence import Evidence
+from relight.domain.evidence import Answer, Evidence
 from relight.domain.incidents import Incident
 from relight.domain.ledger import Row, RowKind
 from relight.domain.plan import Mode
@@ -101,7 +101,19 @@ def plan(incident: Incident, rows: Sequence[Row]) -> list[Part]:
     mode = verdict.mode_reason if verdict else ""
     told = joined([(str(incident.mode), "bold"), (mode, "")], between=": ")
     made_by = [Part("Policy", (_policy(verdict),))] if verdict and verdict.policy_version else []
-    return [Part("Plan", tuple(lines)), Part("Mode", (told,)), *made_by]
+    return [Part("Plan", tuple(lines)), *_checkpoints(verdict), Part("Mode", (told,)), *made_by]
+
+
+def _checkpoints(verdict: Verdict | None) -> list[Part]:
+    """What a restart would have gone on from when this was decided; nothing where nobody has looked."""
+    look = verdict.checkpoints if verdict else None
+    if look is None or (look.series is None and not look.problems):
+        return []
+    style = "yellow" if look.choice is not None and look.choice.safe is Answer.NO else "dim"
+    lines = [words(look.sentence, style, 300)]
+    if look.series is not None:
+        lines.append(words(f"{look.series.folder} ({look.series.format})", "dim", _LINE))
+    return [Part("Checkpoint", tuple(lines))]
 
 
 def _policy(verdict: Verdict) -> Text:

@@ -135,11 +135,15 @@ def timeline(incident: Incident, rows: Sequence[Row]) -> tuple[StepTime, ...]:
     if incident.steps:
         return incident.steps
     steps = [StepTime(name="detected", at=incident.detected_at, text=str(incident.kind))]
-    for row in rows:
-        if row.kind in _STEPS:
-            name, text = _STEPS[row.kind](row)
-            steps.append(StepTime(name=name, at=row.at, text=text))
+    told = ((row.at, step_of(row)) for row in rows)
+    steps += [StepTime(name=step[0], at=at, text=step[1]) for at, step in told if step]
     return tuple(sorted(steps, key=lambda step: step.at))
+
+
+def step_of(row: Row) -> tuple[str, str] | None:
+    """An incident's row in a word and a line; None for rows of other kinds."""
+    teller = _STEPS.get(row.kind)
+    return teller(row) if teller else None
 
 
 def _diagnosed(row: Row) -> tuple[str, str]:

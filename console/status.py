@@ -14,15 +14,17 @@ from rich.text import Text
 from relight.clients.ledger import Ledger
 from relight.config.reading import Document, read
 from relight.config.settings import ConfigError, Settings, load, named_file, read_settings
-from relight.console import escalations, guard
+from relight.console import escalations, guard, notify
 from relight.console.guard import Guarded
 from relight.console.incidents import look
 from relight.console.output import Part, grid, joined, words
 from relight.console.text import ago, clean, count, local, span
 from relight.domain.attempts import AttemptKey
+from relight.domain.audit import AnchorState, AnchorStates, anchors_cursor
 from relight.domain.detectors import LEAST_WITHIN, ON_DEMAND, Sees, Sight, WorkerReport, WorkerReports, sights_cursor
 from relight.domain.incidents import Phase
 from relight.domain.ledger import Backlog
+from relight.domain.notices_channel import Standing as ChannelStanding
 
 _FETCHED = 200
 _SHOWN = 5
@@ -51,6 +53,10 @@ class Status(NamedTuple):
     """How the guard stands."""
     file_problem: str = ""
     """Why the policy of this shell's settings file cannot be used; empty: it can."""
+    anchors: AnchorStates = AnchorStates()
+    """How the anchoring of the ledger's head goes."""
+    channels: dict[str, ChannelStanding | None] = {}
+    """How the channels stand by which people are told: what is wrong there disturbs nothing else."""
 
     @property
     def works(self) -> bool:
@@ -122,6 +128,8 @@ async def collect(ledger: Ledger, settings: Settings, now: datetime, file_proble
         running=len(await ledger.running_attempts(cluster)),
         guarded=await guard.collect(ledger, settings, now),
         file_problem=file_problem,
+        anchors=AnchorStates.model_validate(await ledger.cursor(anchors_cursor(cluster)) or {}),
+        channels=await notify.standings(ledger, settings),
     )
 
 
@@ -162,6 +170,8 @@ def as_json(status: Status) -> dict[str, Any]:
             "escalated": escalations.as_json(status.escalated),
         },
         "refused": list(status.refused),
+        "anchors": status.anchors.model_dump(mode="json")["places"],
+        "channels": notify.as_json(status.channels),
         "outbox": {
             "undelivered": backlog.undelivered,
             "oldest": backlog.oldest.isoformat() if backlog.oldest else None,
@@ -201,11 +211,13 @@ def picture(status: Status) -> RenderableType:
         Part("Incidents", (_incidents(status), *escalations.lines(status.escalated, status.now))),
         Part("Outbox", (_outbox(status),)),
         Part("Jobs", _jobs(status)),
+        Part("Anchors", tuple(_anchor(name, state, status.now) for name, state in status.anchors.places.items())),
+        Part("Notices", notify.lines(status.channels, status.now)),
     ]
     pieces: list[RenderableType] = [head, Text(), grid(parts), Text()]
     if status.sights:
         pieces += [_detectors(status), Text()]
-    return Group(*pieces, _sum(status))
+    return Group(*pieces, sum_of(status))
 
 
 def _workers(status: Status) -> tuple[Text, ...]:
@@ -246,6 +258,13 @@ def _outbox(status: Status) -> Text:
         return words("empty: every detection has reached its incident")
     text = f"{count(backlog.undelivered, 'detection')} undelivered, the oldest of {ago(backlog.oldest, status.now)}"
     return words(text, "bold red" if status.late else "")
+
+
+def _anchor(name: str, state: AnchorState, now: datetime) -> Text:
+    """One place where the ledger's head is kept."""
+    last = f"row {state.seq} {ago(state.at, now)}" if state.at else "none yet"
+    failing = f"failing for {span(now - state.since)}: {state.problem}" if state.since else ""
+    return joined([(name, ""), (last, "dim"), (failing, "bold red")])
 
 
 def _jobs(status: Status) -> tuple[Text, ...]:
@@ -289,7 +308,8 @@ def _remark(sight: Sight, now: datetime) -> Text:
     return words("its first look is still to come" if sight.state(now) is Sees.WAITING else "", "dim")
 
 
-def _sum(status: Status) -> Text:
+def sum_of(status: Status) -> Text:
+    """Whether all is seen, in a sentence."""
     if status.well:
         return words("All detectors see.", "green")
     if not status.works:

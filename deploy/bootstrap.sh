@@ -11,7 +11,7 @@ trap 'exit 130' INT # pip answers Ctrl-C with an ordinary failure, which must no
 
 VENV=.venv
 STAMP=$VENV/.relight-stamp # holds this folder's path: an environment that was moved is made anew
-EXTRAS=dev,lab,embedded,postgres
+EXTRAS=dev,lab,embedded,postgres,console
 TORCH_LIMIT_S=300
 
 say() { printf '%s\n' "$*" >&2; }

@@ -9,7 +9,18 @@ from typing import NamedTuple
 from relight.domain.base import Value, clip
 from relight.domain.plan import Decision, digest_fits
 from relight.domain.policy import Verdict
-from relight.domain.rights import OF_NODES, SITE_KEY, Approver, Right, Weight, fingerprint, rights_of, weight_of
+from relight.domain.rights import (
+    OF_NODES,
+    SITE_KEY,
+    Approver,
+    Right,
+    Weight,
+    able,
+    fingerprint,
+    rights_of,
+    vouched,
+    weight_of,
+)
 from relight.domain.signatures import SignedDecision, genuine
 
 SIGNATURE_LASTS = timedelta(minutes=10)
@@ -65,8 +76,8 @@ class Request(Value):
     @property
     def able(self) -> tuple[str, ...]:
         """The different people who could approve it; the site's key is one, whoever uses it."""
-        names = (each.name for each in self.approvers if each.may_approve(self.rights))
-        return tuple(dict.fromkeys(name for name in names if name != self.requested_by))
+        names = able(self.approvers, self.rights, self.owner)
+        return tuple(name for name in names if name != self.requested_by)
 
 
 def request_for(verdict: Verdict, subject: str, run_id: str, *, owner: str, now: datetime) -> Request:
@@ -160,6 +171,16 @@ def plural(needed: int) -> str:
     return f"{needed} approval{'' if needed == 1 else 's'}"
 
 
+class DecisionProof(Value):
+    """All that it takes to judge a counted word again, at any later time, by others: it stands in the ledger."""
+
+    request: Request
+    at: datetime
+    """When it was heard, by the workflow's clock."""
+    signed: SignedDecision | None = None
+    """None: a bare signal."""
+
+
 class Heard(NamedTuple):
     """What became of one word."""
 
@@ -170,6 +191,8 @@ class Heard(NamedTuple):
     counts: bool
     remark: str
     """Why it does not count; empty where it does."""
+    proof: DecisionProof | None = None
+    """Set where it counts."""
 
     @property
     def answer(self) -> str:
@@ -195,7 +218,8 @@ def hear(approval: Approval, said: Decision, now: datetime, *, late: str = "") -
     if said.approved:
         weak = digest_fits(said.digest, request.digest) or _too_weak(request)
     decision = _bounded(said.model_copy(update={"by": "", "verified": False}))
-    return _judged(approval, decision, UNVERIFIED, now, late or _late(approval, now) or weak or "")
+    heard = _judged(approval, decision, UNVERIFIED, now, late or _late(approval, now) or weak or "")
+    return heard._replace(proof=DecisionProof(request=request, at=now) if heard.counts else None)
 
 
 def hear_signed(approval: Approval, signed: SignedDecision, now: datetime, *, late: str = "") -> Heard:
@@ -204,15 +228,19 @@ def hear_signed(approval: Approval, signed: SignedDecision, now: datetime, *, la
     wrong = _unproven(approval.request, signed, approver, now)
     if wrong or approver is None:
         return _judged(approval, _bounded(signed.decision.model_copy(update={"verified": False})), "", now, wrong)
-    by = f"{clip(signed.decision.by, MAX_BY) or 'somebody'} (by {SITE_KEY})" if approver.site else approver.name
-    decision = _bounded(signed.decision.model_copy(update={"by": by, "verified": True}))
+    who = _who(signed, approver)
+    decision = _bounded(signed.decision.model_copy(update={"by": who.told, "verified": True}))
     if signed.nonce in approval.nonces:
         return _judged(approval, decision, "", now, "replayed: this very decision was heard before")
     heard = approval.model_copy(update={"nonces": (*approval.nonces, signed.nonce)})
-    person = SITE_KEY if approver.site else approver.name
-    weak = _no_right(approval, signed, approver, person) if decision.approved else ""
-    wrong = late or _late(approval, now) or digest_fits(signed.decision.digest, approval.request.digest) or weak
-    return _judged(heard, decision, person, now, wrong)
+    person = SITE_KEY if approver.site else who.name
+    weak = _no_right(approval, who.name, approver, person) if decision.approved else ""
+    unfit = digest_fits(signed.decision.digest, approval.request.digest)
+    wrong = _not_vouched(approval.request, approver, who.name) or late or _late(approval, now) or unfit or weak
+    judged = _judged(heard, decision, person, now, wrong)
+    return judged._replace(
+        proof=DecisionProof(request=approval.request, at=now, signed=signed) if judged.counts else None
+    )
 
 
 def _judged(approval: Approval, decision: Decision, person: str, now: datetime, wrong: str) -> Heard:
@@ -261,15 +289,38 @@ def _too_weak(request: Request) -> str:
     return ""
 
 
-def _no_right(approval: Approval, signed: SignedDecision, approver: Approver, person: str) -> str:
+class _Who(NamedTuple):
+    """Whose word a signature is."""
+
+    name: str
+    told: str
+    """As the ledger has it."""
+
+
+def _who(signed: SignedDecision, approver: Approver) -> _Who:
+    claimed = signed.decision.by
+    if approver.site:
+        return _Who(_first_word(claimed), f"{clip(claimed, MAX_BY) or 'somebody'} (by {SITE_KEY})")
+    if approver.vouches:
+        return _Who(claimed, f"{clip(claimed, MAX_BY) or 'somebody'} (signed by {approver.name})")
+    return _Who(approver.name, approver.name)
+
+
+def _not_vouched(request: Request, approver: Approver, name: str) -> str:
+    """Why a service's signature stands for nobody here; a no needs its word for the person as a yes does."""
+    known = not approver.vouches or name in approver.vouches_for or (approver.owner_may and name == request.owner != "")
+    return "" if known else f"the key of {approver.name} does not stand for {clip(name, MAX_NONCE) or 'nobody'}"
+
+
+def _no_right(approval: Approval, name: str, approver: Approver, person: str) -> str:
     """Why a person's yes does not count, though it is the person's."""
     request = approval.request
-    name = _first_word(signed.decision.by) if approver.site else approver.name
     if request.requested_by and name == request.requested_by:
         return f"{name} asked for it, so somebody else must approve it"
-    if not approver.may_approve(request.rights):
-        missing = ", ".join(right for right in request.rights if right not in approver.may)
-        return f"{name} may not approve: {missing}"
+    may = vouched(request.approvers, approver, name, request.owner) if approver.vouches else frozenset(approver.may)
+    if missing := ", ".join(right for right in request.rights if right not in may):
+        through = f" through {approver.name}" if approver.vouches else ""
+        return f"{name} may not approve{through}: {missing}"
     if approver.site and name == request.owner and OF_NODES & set(request.rights):
         return f"the job is {name}'s own: nodes are not taken from others on its user's word"
     if any(vote.person == person for vote in approval.votes):

@@ -132,6 +132,18 @@ class Progress(Value):
     """The newest step at which its output says that a checkpoint was written, all of it; None: no line said so."""
     saved_at: datetime | None = None
     """When that line became visible."""
+    first_step: int | None = None
+    """The first step seen of this attempt; None also in what was written down before this was kept."""
+    first_step_at: datetime | None = None
+    """When it became visible; None where nobody knows: it was there already when its output was first read."""
+    saves: int = 0
+    """Checkpoints that its lines announce, or say to be written."""
+    saves_timed: int = 0
+    """Those of them whose time is in `saving_seconds`."""
+    saving_seconds: float = 0.0
+    """What they have kept from training: how much later than usual the next step came."""
+    stalled_seconds: float = 0.0
+    """The same of silences that were as long as a hang and ended by themselves."""
 
 
 def progress_cursor(key: AttemptKey) -> str:

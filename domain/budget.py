@@ -35,7 +35,7 @@ MACHINES = frozenset(
 )
 """Categories that a platform witness makes the platform's own. A kernel that kills for memory tells of the user's."""
 _RESTARTED = MOVED | USED_AN_ATTEMPT | {Outcome.RESTARTED_UNVERIFIED}
-_WROTE = frozenset({"requeued", "released", "start set"})
+_WROTE = frozenset({"requeued", "released", "start set", "submitted"})
 """Steps of an incident by which the job was on its way again."""
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 

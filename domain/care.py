@@ -21,7 +21,7 @@ from relight.domain.incidents import node_mark
 from relight.domain.lemons import LEMON, REPLACE
 from relight.domain.permits import Permit, least
 from relight.domain.reports import CheckName, NodeCheck, Result
-from relight.domain.slurm import ENDED, JobFlag, JobRecord, JobState, NodeFlag, NodeRecord, NodeState
+from relight.domain.slurm import ENDED, JobFlag, JobRecord, JobState, NodeFlag, NodeRecord, NodeState, gpus_in
 
 CHECKS_LAST = timedelta(minutes=30)
 """What was checked longer ago does not return a node: it is checked again."""
@@ -311,14 +311,8 @@ def unmade(situation: CareSituation) -> tuple[str, ...]:
 
 
 def gpus_of(node: NodeRecord) -> int:
-    """How many GPUs Slurm says the node has (Gres such as `gpu:8`, `gpu:h100:8(S:0-1)`)."""
-    count = 0
-    for part in node.gres.split(","):
-        name, _, rest = part.partition("(")[0].partition(":")
-        if name.strip() == "gpu":
-            last = rest.rpartition(":")[2]
-            count += int(last) if last.isascii() and last.isdigit() else 1
-    return count
+    """How many GPUs Slurm says the node has."""
+    return gpus_in(node.gres)
 
 
 def _returned(situation: CareSituation) -> CareVerdict:

@@ -2,15 +2,32 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from typing import Protocol
 
 from relight.domain.base import Value
+from relight.domain.diagnosis import Diagnosis
 from relight.domain.evidence import Trust
-from relight.domain.incidents import Incident
 from relight.domain.ledger import Row, RowKind
 from relight.domain.lemons import Sign, SignKind
 
 
-def signs_of(node: str, incidents: Iterable[Incident], rows: Iterable[Row]) -> Iterator[Sign]:
+class Diagnosed(Protocol):
+    """What of an incident speaks for or against a node."""
+
+    @property
+    def id(self) -> str:
+        """The incident's."""
+
+    @property
+    def detected_at(self) -> datetime:
+        """When it was detected."""
+
+    @property
+    def diagnosis(self) -> Diagnosis | None:
+        """None: there was none."""
+
+
+def signs_of(node: str, incidents: Iterable[Diagnosed], rows: Iterable[Row]) -> Iterator[Sign]:
     """What speaks against the node.
 
     Args:
@@ -40,16 +57,17 @@ def _changed(row: Row) -> bool:
     return step.startswith(("drain-", "down-")) and not done.get("outcome") and done.get("done", True)
 
 
-_GPU = frozenset({"xid", "sxid", "gpu_lost", "recovery_action", "ecc", "row_remap", "nvlink", "pcie"})
+GPU_KINDS = frozenset({"xid", "sxid", "gpu_lost", "recovery_action", "ecc", "row_remap", "nvlink", "pcie"})
+"""What an agent reports that speaks against a node (`reports.FaultKind`)."""
 
 
 def _of_fault(row: Row) -> Iterator[Sign]:
     fault = row.body.get("fault", {})
-    if fault.get("kind") in _GPU and not fault.get("cleared"):
+    if fault.get("kind") in GPU_KINDS and not fault.get("cleared"):
         yield Sign(SignKind.FAULT, row.at, f"{fault.get('kind')}/{fault.get('xid') or ''}")
 
 
-def _of_incident(node: str, incident: Incident) -> Iterator[Sign]:
+def _of_incident(node: str, incident: Diagnosed) -> Iterator[Sign]:
     if incident.diagnosis is None:
         return
     verdict = incident.diagnosis.verdict
@@ -86,9 +104,12 @@ class Quarantine(Value):
         return not self.outcome
 
 
-def quarantines(rows: Sequence[Row]) -> tuple[Quarantine, ...]:
-    """The newest quarantine of each node that the rows (kind `care`, in the order written) tell of."""
-    newest: dict[str, Quarantine] = {}
+def quarantines(rows: Sequence[Row], before: Iterable[Quarantine] = ()) -> tuple[Quarantine, ...]:
+    """The newest quarantine of each node that the rows (kind `care`, in the order written) tell of.
+
+    `before` is what earlier rows told.
+    """
+    newest = {each.node: each for each in before}
     for row in rows:
         body = row.body
         known = newest.get(row.node)

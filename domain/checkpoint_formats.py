@@ -2,6 +2,9 @@
 
 from enum import StrEnum
 
+ASIDE = "relight-aside-"
+"""How the name of a folder begins into which Relight has put checkpoints aside: nobody looks for checkpoints there."""
+
 
 class Format(StrEnum):
     """Who wrote a checkpoint, as far as its names and files tell."""

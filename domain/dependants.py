@@ -96,10 +96,15 @@ def _needs(job: JobRecord, wanted: Mapping[str, frozenset[str] | None]) -> bool:
     return any(kinds is None or each.kind in kinds for each, kinds in named)
 
 
-def dependants(attempt: Attempt, jobs: Iterable[JobRecord]) -> Dependants:
+def dependants(attempt: Attempt, jobs: Iterable[JobRecord], fresh: str = "") -> Dependants:
     """The jobs that cannot start because the attempt failed.
 
     Only its owner's are touched, and only those in whose way nothing else stands.
+
+    Args:
+        attempt: what failed.
+        jobs: all jobs.
+        fresh: the job for whose success they wait from now on; empty: for that of the same job.
     """
     waiting, beyond = [], []
     for job in jobs:
@@ -115,7 +120,8 @@ def dependants(attempt: Attempt, jobs: Iterable[JobRecord]) -> Dependants:
             if why := _why_not(attempt.record, job, conditions, ours):
                 beyond.append(f"job {job.display_id} will not start: {why}")
             else:
-                joined = ("?" if any_of_them else ",").join(str(each) for each in conditions)
+                anew = [each._replace(job=fresh) if fresh and each in ours else each for each in conditions]
+                joined = ("?" if any_of_them else ",").join(str(each) for each in anew)
                 waiting.append(Dependant(job, joined))
     return Dependants(tuple(waiting), tuple(beyond))
 

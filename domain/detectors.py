@@ -163,16 +163,26 @@ RESTS_ON: Mapping[Interruption, frozenset[str]] = {
 """By kind, what would have spoken against the finding or for another cause."""
 
 
-def blind_for(kind: Interruption, sights: Mapping[str, Sight], now: datetime) -> tuple[Blind, ...]:
+def blind_for(
+    kind: Interruption, sights: Mapping[str, Sight], now: datetime, read: Mapping[str, datetime] | None = None
+) -> tuple[Blind, ...]:
     """The detectors that a decision about such an interruption rests on and that do not see now.
 
     One that has never looked is unknown, not blind: right after a start the decision's own fresh reads are enough.
+
+    Args:
+        kind: what was found.
+        sights: what each detector last saw.
+        now: the time.
+        read: by detector, when the decision's own read of the same was answered. What is older than that is no matter:
+            after an outage of Slurm its watchers look again only once their look has timed out and their pause is over.
     """
+    own = read or {}
     asked = ((name, sights[name]) for name in sorted((ALWAYS_NEEDED | RESTS_ON[kind]) & sights.keys()))
     return tuple(
         Blind(detector=name, text=_said(name, sight, now))
         for name, sight in asked
-        if sight.tried and not sight.sees(now)
+        if sight.tried and not sight.sees(now) and not (name in own and sight.looked < own[name])
     )
 
 

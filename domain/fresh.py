@@ -16,7 +16,8 @@ def fresh_submission(incident: str, attempt: Attempt, exclude: Iterable[str] = (
     """The shell command that submits the attempt anew, as the job's own user; in words where there is none.
 
     The script is the one kept when the attempt began (`relight show ID --script`). Options that were given to `sbatch`
-    by hand are not on record as such; those that the job's record shows are given again. The environment is not kept.
+    by hand are not on record as such; those that the job's record shows are given again. The environment is not kept:
+    it is the one that the command is run in.
     """
     record = attempt.record
     if record.het_job_id is not None:
@@ -58,13 +59,15 @@ def by_hand(plan: Plan, user: str, now: datetime) -> tuple[str, ...]:
 
 def _restart(plan: Plan, user: str, now: datetime) -> str:
     job = plan.attempt.job_id
-    if plan.restart is Restart.NONE:
+    if plan.restart is Restart.NONE and (plan.cancel or not plan.fresh):
         return ""
     if plan.restart is Restart.ADOPT:
         held = f" once somebody has run: scontrol release {job}" if plan.release else " by itself"
         return f"Slurm has queued job {job} again and starts it{held}."
     whose = f", as {user}" if user else ""
     anew = f"submit it anew{whose}: {plan.fresh}" if plan.fresh else f"its user has to submit it anew{whose}"
+    if plan.restart in {Restart.SUBMIT, Restart.NONE}:
+        return f"Slurm cannot queue job {job} again; {anew}"
     if plan.requeue_until is None:
         return f"Job {job} may still hold its nodes: scontrol requeue {job} restarts it, scancel {job} ends it."
     if now < plan.requeue_until:

@@ -1,11 +1,11 @@
-"""Durations and percentages as people write them: `30m`, `1h30m`, `PT30M`; `15%`."""
+"""Durations, percentages and sizes as people write them: `30m`, `1h30m`, `PT30M`; `15%`; `20GB`."""
 
 import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, TypeAdapter, ValidationError, WithJsonSchema
+from pydantic import BeforeValidator, PlainSerializer, TypeAdapter, ValidationError, WithJsonSchema
 from pydantic_core import core_schema
 
 _UNITS = {"w": "weeks", "d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
@@ -90,6 +90,33 @@ def share(value: Any) -> Share:
 
 Percentage = Annotated[Share, _schema(r"^[0-9]{1,3}(\.[0-9]{1,4})?\s*%$", "5%", "12.5%")]
 """A share of a whole; written in percent."""
+
+
+_SIZES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+_SIZE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*([KMGTP]?)(i?)B", re.IGNORECASE)
+
+
+def size(value: Any) -> int:
+    """A number of bytes, read from `20GB` or `512MiB`.
+
+    Raises:
+        ValueError: anything else, a bare number too: whether it means bytes or gigabytes would be a guess.
+    """
+    found = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if found is None or (found[3] and not found[2]):
+        raise ValueError("must be a size with its unit, like 500MB, 20GB or 2TiB")
+    unit = _SIZES[found[2].upper()]
+    factor = 1024 ** list(_SIZES).index(found[2].upper()) if found[3] else unit
+    return round(float(found[1]) * factor)
+
+
+Size = Annotated[
+    int,
+    BeforeValidator(size),
+    PlainSerializer(lambda number: f"{number}B", return_type=str, when_used="json"),
+    _schema(r"^[0-9]+(\.[0-9]+)?\s*[KMGTPkmgtp]?i?[Bb]$", "500MB", "20GB", "2TiB"),
+]
+"""A number of bytes; written with its unit."""
 
 
 def spoken(value: timedelta) -> str:

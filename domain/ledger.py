@@ -33,6 +33,8 @@ class RowKind(StrEnum):
     GUARD = "guard"
     """What changes how the guard stands: the breaker opened or reset, a pause begun or ended."""
     OUTPUTS_KEPT = "outputs_kept"
+    OUTPUTS_EXPIRED = "outputs_expired"
+    """Right before kept outputs are deleted that are too old, or too much: how many, of which jobs."""
     VERIFIED = "verified"
     CLOSED = "closed"
     BLIND = "blind"
@@ -43,6 +45,8 @@ class RowKind(StrEnum):
     """One step of a node's quarantine: begun, drained, evidence kept, checked, judged, told, a person's word, ended."""
     REVERSED = "reversed"
     """A person has undone what Relight had done to a node: nobody does it again on the same evidence for a while."""
+    SET_ASIDE = "set_aside"
+    """A node was found drained or down, by whoever's hand, or back in service."""
     NOTE = "note"
 
 

@@ -140,6 +140,8 @@ class Policy(Value):
     """Restarts for each cause without a new durable checkpoint (`domain.budget`)."""
     backoff: Backoff = DEFAULT_BACKOFF
     """How long a restart waits after none, one, two ... that brought no progress; the last repeats."""
+    resubmit: Permitted = Permit.APPROVE
+    """How far Relight may go with a fresh job where Slurm cannot queue the old one again; `modes` may lower it."""
     exclusions_expire: Wait = timedelta(hours=24)
     """How long a node is kept out of a job's retries; then it is allowed again, at the job's next restart."""
     drains_per_hour: int = Field(default=1, ge=0, le=100)
@@ -162,7 +164,9 @@ class Policy(Value):
     partitions: tuple[str, ...] = ()
     """Only jobs of these partitions are looked after; empty: of all."""
     progress_within: Wait = timedelta(minutes=30)
-    """How long a restarted attempt may take to get past the failed step."""
+    """How long a restarted attempt may take to get past the failed step; longer where its own start-up takes longer."""
+    fall_back: Permitted = Permit.APPROVE
+    """How far Relight may go with letting the next attempt go on from an older checkpoint than the newest."""
     hang: HangPolicy = HangPolicy()
 
     def permit(self, kind: Interruption, act: Act) -> Permit:

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from relight.domain.attempts import AttemptKey
 from relight.domain.base import Value, canonical_json, clip
+from relight.domain.checkpoint_look import FallBack
 
 
 class Mode(StrEnum):
@@ -33,6 +34,8 @@ class Restart(StrEnum):
     """`scontrol requeue`, by us."""
     ADOPT = "adopt"
     """Slurm has requeued the job itself (a lost node, a failed launch): exclusions, release and start time only."""
+    SUBMIT = "submit"
+    """A fresh job from the attempt's script, by us, where Slurm cannot queue the old one again."""
     NONE = "none"
 
 
@@ -49,12 +52,16 @@ class Plan(Value):
     """Nodes kept out of this job's retry, added to the user's own list."""
     drain: tuple[str, ...] = ()
     """Nodes proposed to be drained for everybody; each also needs leave from the guard."""
+    fall_back: FallBack | None = None
+    """What is changed in the job's checkpoints, so that the next attempt goes on from an older one; None: nothing."""
     reason: str
     """Why this plan, one sentence for a person."""
     requeue_until: datetime | None = None
     """After this Slurm forgets the ended attempt (MinJobAge) and a requeue is impossible."""
     fresh: str = ""
     """What a person can do then: the command that submits the job anew from what was kept of it."""
+    submission: str = ""
+    """Stands for all that is submitted, where a fresh job is."""
     basis: str = ""
     """Stands for what the plan rests on: the policy's version, the cause and its evidence."""
     requested_by: str = ""
@@ -67,8 +74,12 @@ class Plan(Value):
         # Not always: plans made before there were these keep their digests.
         if self.release:
             body["release"] = True
+        if self.submission:
+            body["submission"] = self.submission
         if self.basis:
             body["basis"] = self.basis
+        if self.fall_back:
+            body["fall_back"] = self.fall_back.model_dump(mode="json")
         return hashlib.sha256(canonical_json(body).encode()).hexdigest()
 
     @property
@@ -83,9 +94,13 @@ class Plan(Value):
         without = f" excluding {','.join(self.exclude)}" if self.exclude else ""
         if self.restart is Restart.REQUEUE:
             parts.append(f"requeue {job}{without}")
+        elif self.restart is Restart.SUBMIT:
+            parts.append(f"submit {job} anew{without}")
         elif self.restart is Restart.ADOPT:
             held = " and release it" if self.release else ""
             parts.append(f"adopt Slurm's own requeue of {job}{without}{held}")
+        if self.fall_back:
+            parts.append(self.fall_back.describe())
         if self.cancel:
             parts.append(f"cancel {job}")
         if self.drain:

@@ -6,14 +6,17 @@ from typing import NamedTuple
 
 from relight.domain.base import Value, few
 from relight.domain.budget import budget
+from relight.domain.checkpoint_look import CheckpointLook
 from relight.domain.diagnosis import Action, Diagnosis, Hypothesis
 from relight.domain.evidence import Answer, Interruption
 from relight.domain.exclusions import Chosen, Exclusion, choose, proof_of
+from relight.domain.fallback import Advice, advise, cured, with_checkpoint
 from relight.domain.hands import Hand, held_by_slurm, requeued
 from relight.domain.incidents import Outcome
 from relight.domain.no_retry import EXIT_DO_NOT_REQUEUE, no_retry
 from relight.domain.permits import Act, Permit, Policy, least, mode_of
 from relight.domain.plan import Mode, Plan, Restart
+from relight.domain.resubmission import as_if_it_could
 from relight.domain.rights import Approver
 from relight.domain.situation import LOSES_TIME, Situation
 from relight.domain.successors import successors
@@ -23,6 +26,7 @@ __all__ = [
     "EXIT_DO_NOT_REQUEUE",
     "LOSES_TIME",
     "NODE_FAIL",
+    "NOT_ANEW",
     "Policy",
     "Situation",
     "Verdict",
@@ -32,6 +36,8 @@ __all__ = [
     "successors",
 ]
 
+NOT_ANEW = "not submitted anew: "
+"""In a plan's reason, before why Relight does not submit a fresh job although that would help."""
 NODE_FAIL = "SLURM_NODE_FAIL"
 """The catalogue's signature of a node that slurmctld declared down."""
 
@@ -58,6 +64,8 @@ class Verdict(Value):
     """The restarted job begins no sooner; None: at once. It is requeued at once all the same."""
     outcome: Outcome | None = None
     """Set when there is no restart: how the incident ends, once what the plan does besides is done."""
+    checkpoints: CheckpointLook | None = None
+    """What was known of the job's checkpoints; None: nobody had looked."""
 
 
 class _Draft(NamedTuple):
@@ -79,11 +87,21 @@ def decide(situation: Situation, diagnosis: Diagnosis, policy: Policy) -> Verdic
     asked = wishes(situation.attempt.record.comment)
     cap = Permit(asked.mode or Mode.AUTO)
     permits = {act: least(policy.permit(situation.kind, act), cap) for act in Act}
-    draft = _allowed(_draft(situation, diagnosis.verdict, policy, asked), permits, situation)
+    fresh = least(permits[Act.RESTART], policy.resubmit, asked.resubmit or Permit.AUTO)
+    back, advice = least(policy.fall_back, cap), _advice(situation, diagnosis)
+    draft = _draft(situation, cured(diagnosis.verdict, advice), policy, asked, fresh)
+    if draft.plan.restart is Restart.SUBMIT:
+        permits[Act.RESTART] = fresh
+    draft = _allowed(_from_checkpoint(draft, advice, situation, back, permits[Act.RESTART]), permits, situation)
     acts = actions(draft.plan) or (Act.RESTART,)
     weakest = next(act for act in acts if permits[act] is least(*(permits[each] for each in acts)))
-    mode, why = _lowered(situation, mode_of(permits[weakest]))
+    allowed = permits[weakest] if draft.plan.fall_back is None else least(permits[weakest], back)
+    mode, why = _lowered(situation, mode_of(allowed))
     reason = why or _said(policy.permit(situation.kind, weakest), situation.kind, weakest, policy, asked)
+    if allowed is not permits[weakest] and not why:
+        reason = f"{reason}, {policy.fall_back} for fall_back"
+    if draft.plan.restart is Restart.SUBMIT and weakest is Act.RESTART and not why:
+        reason = f"{reason}, {policy.resubmit} for a fresh job"
     reason = "; ".join((reason, *asked.remarks))
     restarts = draft.plan.restart is not Restart.NONE
     used = budget(situation.earlier, situation.marks, policy)
@@ -98,7 +116,30 @@ def decide(situation: Situation, diagnosis: Diagnosis, policy: Policy) -> Verdic
         exclusions=_kept_out(draft) if restarts else (),
         allow=draft.chosen.allow if restarts else (),
         not_before=situation.now + used.wait if waits else None,
+        checkpoints=situation.checkpoints,
     )
+
+
+def _advice(situation: Situation, diagnosis: Diagnosis) -> Advice:
+    if situation.checkpoints is None:
+        return Advice()
+    return advise(situation.checkpoints, diagnosis, situation.earlier, running=_still_runs(situation))
+
+
+def _still_runs(situation: Situation) -> bool:
+    record = situation.record
+    return record is not None and record.running and not requeued(situation.attempt, record)
+
+
+def _from_checkpoint(draft: _Draft, advice: Advice, situation: Situation, back: Permit, restart: Permit) -> _Draft:
+    """With what the job's checkpoints mean for its restart: from an older one, or none at all."""
+    if draft.plan.restart is Restart.NONE:
+        return draft
+    plan, called_off = with_checkpoint(draft.plan, advice, back, observed=restart in {Permit.OFF, Permit.MONITOR})
+    if not called_off:
+        return draft._replace(plan=plan)
+    plan = plan.model_copy(update={**_NOTHING[Act.RESTART], "cancel": _still_runs(situation)})
+    return _Draft(plan, Outcome.STOPPED)
 
 
 def _kept_out(draft: _Draft) -> tuple[Exclusion, ...]:
@@ -167,7 +208,13 @@ def _allowed(draft: _Draft, permits: Mapping[Act, Permit], situation: Situation)
 
 
 _NOTHING: Mapping[Act, Mapping[str, object]] = {
-    Act.RESTART: {"restart": Restart.NONE, "release": False, "exclude": (), "requeue_until": None},
+    Act.RESTART: {
+        "restart": Restart.NONE,
+        "release": False,
+        "exclude": (),
+        "requeue_until": None,
+        "fall_back": None,
+    },
     Act.STOP: {"cancel": False},
     Act.EXCLUDE: {"exclude": ()},
     Act.DRAIN: {"drain": ()},
@@ -188,9 +235,23 @@ def _without(plan: Plan, act: Act, permit: Permit, kind: Interruption) -> Plan:
     return plan.model_copy(update={**_NOTHING[act], "reason": reason})
 
 
-def _draft(situation: Situation, cause: Hypothesis, policy: Policy, asked: Wishes) -> _Draft:
-    """What should be done, were all of it allowed. The first rule that fits decides."""
+def _draft(situation: Situation, cause: Hypothesis, policy: Policy, asked: Wishes, fresh: Permit) -> _Draft:
+    """What should be done, were all of it allowed. The first rule that fits decides.
+
+    Args:
+        situation: all that it depends on.
+        cause: why the attempt was interrupted.
+        policy: what is allowed for this job.
+        asked: what its comment asks.
+        fresh: how far a fresh job in its place may go; off: it is not proposed.
+    """
     stop = no_retry(situation, cause, policy, asked)
+    anew = as_if_it_could(situation) if stop and situation.no_fresh_job is not None else None
+    anew = anew if anew and fresh is not Permit.OFF and no_retry(anew, cause, policy, asked) is None else None
+    if stop and anew and situation.no_fresh_job:
+        stop = (stop[0], f"{stop[1]}; {NOT_ANEW}{situation.no_fresh_job}")
+    elif anew:
+        stop = None
     if stop:
         outcome, reason = stop
         # An attempt that still holds its nodes although a retry is useless is ended, so that it frees them.
@@ -209,6 +270,7 @@ def _draft(situation: Situation, cause: Hypothesis, policy: Policy, asked: Wishe
     chosen = exclusions(situation, cause, policy)
     new, remark = _to_exclude(situation, chosen)
     restart = Restart.ADOPT if situation.hand is Hand.SLURM else Restart.REQUEUE
+    restart = Restart.SUBMIT if anew else restart
     plan = Plan(
         attempt=situation.attempt.key,
         restart=restart,
@@ -216,7 +278,7 @@ def _draft(situation: Situation, cause: Hypothesis, policy: Policy, asked: Wishe
         exclude=new,
         drain=_drains(situation, cause),
         reason=(cause.summary or str(cause.category)) + remark + _undrained(situation, cause),
-        requeue_until=situation.deadline,
+        requeue_until=None if anew else situation.deadline,
     )
     return _Draft(plan, None, chosen)
 

@@ -145,8 +145,10 @@ class Changes(Value):
     attempts_without_progress: Attempts | None = None
     retries: Retries = {}
     backoff: Backoff | None = None
+    resubmit: Permitted | None = None
     exclusions_expire: Wait | None = None
     progress_within: Wait | None = None
+    fall_back: Permitted | None = None
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
@@ -170,8 +172,10 @@ PLAIN = (
     "execution_expires",
     "attempts_without_progress",
     "backoff",
+    "resubmit",
     "exclusions_expire",
     "progress_within",
+    "fall_back",
 )
 
 

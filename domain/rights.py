@@ -68,6 +68,7 @@ def rights_of(plan: Plan) -> tuple[Right, ...]:
     """What the plan asks people to approve; what it is about comes first."""
     held = {
         Right.RESTART: plan.restart is not Restart.NONE,
+        Right.ROLLBACK: plan.fall_back is not None,
         Right.STOP: plan.cancel,
         Right.DRAIN: bool(plan.drain),
     }
@@ -118,8 +119,13 @@ def fingerprint(key: str) -> str:
     return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
 
 
+def person_name(name: str) -> bool:
+    """True for what can be a person's user name on a cluster."""
+    return _NAME.fullmatch(name) is not None
+
+
 def _named(name: str) -> str:
-    if not _NAME.fullmatch(name):
+    if not person_name(name):
         raise ValueError("must be a user name: letters, digits and . _ @ -, at most 64")
     return name
 
@@ -134,10 +140,45 @@ class Approver(Value):
     """What the person may approve; anybody listed may reject."""
     site: bool = False
     """True for the site's own key, on a site that lists nobody: who reads its file signs with it, under any name."""
+    vouches_for: tuple[str, ...] = ()
+    """Of a service that signs people in by other means (the web console): for whom its signature stands."""
+    owner_may: tuple[Right, ...] = ()
+    """Of such a service: what it may say for the user of a job, about that job alone."""
+
+    @property
+    def vouches(self) -> bool:
+        """True for a service's key: it is nobody's own word."""
+        return bool(self.vouches_for or self.owner_may)
 
     def may_approve(self, rights: Iterable[Right]) -> bool:
         """True where all of them are this person's."""
         return set(rights) <= set(self.may)
+
+
+def vouched(people: Iterable[Approver], service: Approver, name: str, owner: str) -> frozenset[Right]:
+    """What a service may say that this person approves; never more than the person's own listed keys could.
+
+    Args:
+        people: everybody listed.
+        service: whose key signed.
+        name: the person's.
+        owner: the user whose job it is about; empty where it is about none.
+    """
+    allowed = set(service.may) if name in service.vouches_for else set()
+    if name and name == owner:
+        allowed |= set(service.owner_may)
+    own = [set(each.may) for each in people if each.name == name and not each.vouches]
+    return frozenset(allowed & set().union(*own) if own else allowed)
+
+
+def able(people: Iterable[Approver], rights: Iterable[Right], owner: str = "") -> tuple[str, ...]:
+    """The different people who may approve all of it, by a key of their own or through a service."""
+    listed, wanted = tuple(people), set(rights)
+    names = [each.name for each in listed if not each.vouches and each.may_approve(wanted)]
+    for service in (each for each in listed if each.vouches):
+        through = (*service.vouches_for, owner)
+        names += [name for name in through if name and wanted <= vouched(listed, service, name, owner)]
+    return tuple(dict.fromkeys(names))
 
 
 SITE_KEY = "the site key"

@@ -5,6 +5,7 @@ from datetime import datetime
 from relight.domain.attempts import Attempt
 from relight.domain.base import Value
 from relight.domain.budget import Mark
+from relight.domain.checkpoint_look import CheckpointLook
 from relight.domain.detectors import Blind
 from relight.domain.evidence import Answer, Interruption
 from relight.domain.exclusions import Exclusion
@@ -12,7 +13,7 @@ from relight.domain.guard_standing import Standing
 from relight.domain.hands import Hand
 from relight.domain.incidents import Incident
 from relight.domain.plan import MIN_JOB_AGE_MARGIN
-from relight.domain.slurm import JobRecord, NodeRecord, SlurmFacts
+from relight.domain.slurm import AccountingRow, JobRecord, NodeRecord, SlurmFacts
 
 LOSES_TIME = frozenset({Interruption.STRAGGLER, Interruption.NUMERICS})
 """Kinds under which training goes on, if slowly or for nothing."""
@@ -26,6 +27,10 @@ class Situation(Value):
     now: datetime
     record: JobRecord | None
     """None when slurmctld no longer knows the job."""
+    execution: AccountingRow | None = None
+    """The attempt's own row of accounting, read where slurmctld no longer knows the job; None: that does not say."""
+    no_fresh_job: str | None = None
+    """Why the attempt cannot be submitted anew by Relight; empty: it can; None: it was not asked."""
     hand: Hand = Hand.NOBODY
     facts: SlurmFacts
     ended_at: datetime | None = None
@@ -51,6 +56,9 @@ class Situation(Value):
     """When the interruption was detected; None: taken for now."""
     requeues: int = 0
     """How often Relight has requeued this job; counted where the job's comment sets a limit."""
+
+    checkpoints: CheckpointLook | None = None
+    """What is known of the job's checkpoints; None: nobody has looked."""
 
     @property
     def deadline(self) -> datetime | None:

@@ -134,6 +134,17 @@ def parse_job_state(words: str | Iterable[str]) -> ParsedState:
     return ParsedState(state, frozenset(flags))
 
 
+def gpus_in(gres: str) -> int:
+    """How many GPUs a Gres text names: `gpu:8`, `gpu:h100:8(S:0-1)`, `gpu` (one)."""
+    count = 0
+    for part in gres.split(","):
+        name, _, rest = part.partition("(")[0].partition(":")
+        if name.strip() == "gpu":
+            last = rest.rpartition(":")[2]
+            count += int(last) if last.isascii() and last.isdigit() else 1
+    return count
+
+
 class JobRecord(Value):
     """One job (an array task or a component of a heterogeneous job is a job) as slurmctld shows it."""
 
@@ -181,6 +192,13 @@ class JobRecord(Value):
     stderr: str = ""
     command: str = ""
     time_limit: timedelta | None = None
+    qos: str = ""
+    features: str = ""
+    """What it asks of nodes (`--constraint`)."""
+    reservation: str = ""
+    tres: str = ""
+    """All that was asked for together, such as `cpu=4,mem=4G,node=2,billing=4,gres/gpu=4`; empty where that is not
+    told (pyslurm, versions before 0.3)."""
 
     @property
     def completing(self) -> bool:
@@ -197,6 +215,15 @@ class JobRecord(Value):
     def why(self) -> str:
         """The reason as `scontrol show job` tells it: the words where there are any, else the code."""
         return self.reason_text or self.reason
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the allocation; 0 where it has none, or Slurm does not say how many."""
+        for part in self.tres.split(","):
+            name, _, number = part.partition("=")
+            if name == "gres/gpu" and number.isascii() and number.isdecimal():
+                return int(number)
+        return gpus_in(self.gres_per_node) * (self.node_count or len(self.nodes))
 
     @property
     def display_id(self) -> str:

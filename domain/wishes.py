@@ -1,6 +1,7 @@
 """What a job's comment asks: `{"relight": {"mode": "monitor", "progress": "progress.jsonl"}}`, or Mission Control's.
 
-Other tools share the comment: their keys are left alone, and nothing is ever written into it. A comment only lowers
+Other tools share the comment: their keys are left alone, and nothing is ever written into a job's (a fresh job gets
+the comment of the one that it takes over from, with a mark: `domain.resubmission`). A comment only lowers
 what the site allows.
 """
 
@@ -8,11 +9,12 @@ import json
 from typing import Any, NamedTuple
 
 from relight.domain.base import below, clip
+from relight.domain.permits import Permit
 from relight.domain.plan import Mode
 from relight.domain.slurm import JobRecord
 
 _OURS, _MISSION_CONTROL = "relight", "APS"
-_KNOWN = frozenset({"checkpoints", "mode", "progress"})
+_KNOWN = frozenset({"checkpoints", "fresh", "mode", "progress", "resubmit"})
 REQUEUE, SINGLETON = "requeue", "singleton_dependency"
 """Values of Mission Control's `auto_resume_mode` (its Administration Guide, "Confirming AJR is Operational")."""
 
@@ -25,6 +27,8 @@ class Wishes(NamedTuple):
     chained: bool = False
     """Its own chain of jobs goes on after a failure, so it is not requeued."""
     most_requeues: int | None = None
+    resubmit: Permit | None = None
+    """How far a fresh job may go in place of this one; None: not said."""
     remarks: tuple[str, ...] = ()
     """What could not be read and is ignored."""
 
@@ -33,7 +37,8 @@ def wishes(comment: str) -> Wishes:
     """Read a comment; what is not understood is ignored and said."""
     remarks: list[str] = []
     ours, theirs = (_section(comment, name, remarks) for name in (_OURS, _MISSION_CONTROL))
-    return Wishes(_mode(ours, remarks), *_mission_control(theirs, remarks), tuple(remarks))
+    mode, resubmit = _mode(ours, remarks), _resubmit(ours, remarks)
+    return Wishes(mode, *_mission_control(theirs, remarks), resubmit, tuple(remarks))
 
 
 def _section(comment: str, name: str, remarks: list[str]) -> dict[str, Any]:
@@ -61,6 +66,16 @@ def _mode(ours: dict[str, Any], remarks: list[str]) -> Mode | None:
     if isinstance(asked, str) and asked in {*Mode}:
         return Mode(asked)
     remarks.append(f"the job's comment: relight.mode {_shown(asked)} is none of {', '.join(Mode)}: ignored")
+    return None
+
+
+def _resubmit(ours: dict[str, Any], remarks: list[str]) -> Permit | None:
+    asked = ours.get("resubmit")
+    if "resubmit" not in ours:
+        return None
+    if isinstance(asked, str) and asked in {*Permit}:
+        return Permit(asked)
+    remarks.append(f"the job's comment: relight.resubmit {_shown(asked)} is none of {', '.join(Permit)}: ignored")
     return None
 
 

@@ -61,11 +61,6 @@ class ChaosStack(Stack):
             settings["ledger"] = {"url": self.postgres.url}
         return settings
 
-    def _environment(self) -> dict[str, str]:
-        # An interpreter below a closed home is mounted elsewhere for the service's user, who would load the system's
-        # libpython, and psycopg then finds no _ssl (seen).
-        return super()._environment() | {"LD_LIBRARY_PATH": str(self.folder / "runtime/python/lib")}
-
     def start_agents(self) -> None:
         """Start the agents; where there cannot be any, remember why."""
         try:

@@ -20,7 +20,9 @@ from relight.console.output import screen
 from relight.lab import bench as measures
 from relight.lab import bench_detection_report, bench_slurm, faults, packages
 from relight.lab.bench_attribution_command import attribution
+from relight.lab.bench_audit_command import audit
 from relight.lab.bench_checkpoints_command import checkpoints
+from relight.lab.bench_console_command import console
 from relight.lab.bench_detection_report import Kind
 from relight.lab.bench_incidents_command import incidents
 from relight.lab.bench_scan_command import scan
@@ -32,7 +34,7 @@ from relight.lab.demo import DemoFailedError, run_demo
 from relight.lab.job import Engine, JobSpec, render
 from relight.lab.ports import NoFreePortsError
 from relight.lab.processes import DaemonStartError, WaitTimeoutError
-from relight.lab.scenario import SCENARIOS
+from relight.lab.scenario import DEMOS, SCENARIOS
 from relight.lab.spec import ClusterSpec, Profile
 from relight.lab.stack import StackError
 from relight.lab.state import ClusterNotFoundError
@@ -191,7 +193,7 @@ def inject(folder: Path, job_id: int, fault: str, output: str) -> None:
 
 
 @lab.command()
-@click.option("--fault", type=click.Choice([*SCENARIOS]), default="crash", show_default=True)
+@click.option("--fault", type=click.Choice([*DEMOS]), default="crash", show_default=True)
 @click.option("--exit", "leave", is_flag=True, help="End as soon as the incident has closed, for scripts.")
 @click.option("--engine", type=ENGINES, default=Engine.AUTO.value, show_default=True)
 @click.option("--simulated", is_flag=True, help="Where there is no Slurm: simulate the cluster and the training job.")
@@ -219,7 +221,9 @@ def bench() -> None:
 
 
 bench.add_command(attribution)
+bench.add_command(audit)
 bench.add_command(checkpoints)
+bench.add_command(console)
 bench.add_command(scan)
 bench.add_command(incidents)
 
@@ -317,7 +321,13 @@ def _told_errors() -> Iterator[None]:
     """Tell an expected error in one line, with the exit code that says its kind."""
     try:
         yield
-    except (ClusterNotFoundError, NodeNotFoundError, faults.JobNotFoundError, faults.RankNotFoundError) as error:
+    except (
+        ClusterNotFoundError,
+        NodeNotFoundError,
+        faults.JobNotFoundError,
+        faults.RankNotFoundError,
+        faults.NoCheckpointError,
+    ) as error:
         _fail(str(error), NOT_FOUND)
     except ValidationError as error:
         _fail("; ".join(detail["msg"] for detail in error.errors()), USAGE)

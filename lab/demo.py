@@ -16,13 +16,15 @@ from urllib.parse import quote
 import click
 
 from relight.config.settings import Way
+from relight.domain.checkpoint_formats import ASIDE
+from relight.domain.checkpoint_look import CheckpointLook
 from relight.domain.incidents import Incident
 from relight.domain.ledger import Row, RowKind
 from relight.domain.plan import Plan
 from relight.lab import faults, packages, simulated
 from relight.lab.job import Engine, JobSpec, render
 from relight.lab.processes import wait_until
-from relight.lab.scenario import NODES_OF_JOB, SCENARIOS, TASKS_PER_NODE, Scenario
+from relight.lab.scenario import DEMOS, NODES_OF_JOB, TASKS_PER_NODE, Scenario
 from relight.lab.simulated import SimulatedStack
 from relight.lab.stack import Stack, StackSpec
 from relight.lab.watching import LedgerView, ledger_of
@@ -45,7 +47,9 @@ def run_demo(fault: str, *, leave: bool, engine: Engine, simulate: bool = False,
 
     With `simulate`, Slurm and the training job are simulated; what Relight does about them is not.
     """
-    scenario = SCENARIOS[fault]
+    scenario = DEMOS[fault]
+    if simulate and scenario.goes_back:
+        raise DemoFailedError(f"{fault} needs a real training job with real checkpoints: not with --simulated")
     if simulate:
         _label.set(simulated.LABEL)
     else:
@@ -129,6 +133,7 @@ def _submit(stack: Stack, scenario: Scenario, engine: Engine) -> int:
         engine=engine,
         busy=scenario.busy,
         checkpoint_every=10,
+        sharded=scenario.goes_back,
     )
     job = stack.cluster.submit(render(spec))
     ranks = NODES_OF_JOB * TASKS_PER_NODE
@@ -200,7 +205,7 @@ _WORDS: dict[RowKind, Callable[[Body], str]] = {
     RowKind.DETECTED: _detected,
     RowKind.CONFIRMED: lambda body: f"confirmed   {body['reason']}",
     RowKind.DIAGNOSED: _diagnosed,
-    RowKind.PLANNED: lambda body: f"planned     {_plan(body)} (mode {body['mode']})",
+    RowKind.PLANNED: lambda body: f"{_damage(body)}planned     {_plan(body)} (mode {body['mode']})",
     RowKind.EFFECT: lambda body: f"{body['step'].partition('-')[0]:<11} {body['done']['text']}",
     RowKind.LEAVE: _left,
     RowKind.VERIFIED: _verified,
@@ -213,6 +218,12 @@ def narrate(row: Row) -> str | None:
     """A ledger row in words, or None for one that is of no interest here."""
     words = _WORDS.get(row.kind)
     return words(row.body) if words else None
+
+
+def _damage(body: Body) -> str:
+    """A line of its own on the checkpoints, where the plan goes back to an older one."""
+    found = CheckpointLook.model_validate(body["checkpoints"]) if body["plan"].get("fall_back") else None
+    return f"checkpoints {found.sentence}\n{' ' * 10}" if found else ""
 
 
 def _plan(body: Body) -> str:
@@ -232,12 +243,28 @@ def _check(stack: Stack, view: LedgerView, scenario: Scenario, incident: Inciden
         again = view.attempts(job)[0].attempt.record.nodes
         if node in again:
             raise DemoFailedError(f"the retry runs on {node}, the broken node")
+    if scenario.goes_back:
+        _check_went_back(stack, incident)
     if scenario.outcome.value == "stopped":
         time.sleep(STILL_STOPPED_FOR.total_seconds())
         state = stack.cluster.job_field(job, "JobState") or "gone"
         if state in {"PENDING", "RUNNING"}:
             raise DemoFailedError(f"job {job} should be left stopped and is {state}")
         _say(f"Slurm still shows job {job} as {state}: no retry loop")
+
+
+def _check_went_back(stack: Stack, incident: Incident) -> None:
+    """By the job's own word: it resumed from the checkpoint that the plan names, and the damaged one lies aside."""
+    back = incident.plan.fall_back if incident.plan else None
+    if back is None:
+        raise DemoFailedError("the plan does not go back to an older checkpoint")
+    output = Path(stack.cluster.job_field(incident.attempt.job_id, "StdOut") or "").read_text()
+    line = next((each for each in output.splitlines() if each.startswith("resumed from checkpoint")), "no such line")
+    if f"step {back.step} " not in line:
+        raise DemoFailedError(f"the retry should go on from step {back.step}; its output says: {line}")
+    _say(f"the job's own output: {line}")
+    aside = Path(back.folder, f"{ASIDE}{incident.id}")
+    _say(f"put aside, not deleted: {', '.join(str(each) for each in sorted(aside.iterdir()))}")
 
 
 def _summary(stack: Stack, scenario: Scenario, incident: Incident, since: datetime) -> None:

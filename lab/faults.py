@@ -9,8 +9,10 @@ inject(cluster, job, node())                 # the job's first node loses its po
 inject(cluster, job, bug(step=120))          # the user's code fails, at the same step in each attempt
 inject(cluster, job, slow(rank=3))           # one process takes half as long again for a step, the others wait for it
 inject(cluster, job, nan(rank=0))            # the loss becomes NaN, and the job runs on
+inject(cluster, job, badckpt(rank=3))        # the newest checkpoint is cut short, and one process dies
 """
 
+import os
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +22,7 @@ from typing import Protocol
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict
 
-from relight.lab import fault_rules
+from relight.lab import fault_rules, sharded
 from relight.lab.cluster import Cluster
 from relight.lab.fault_rules import Deed, FaultRule
 from relight.lab.processes import Process, environ, pids
@@ -33,6 +35,10 @@ class RankNotFoundError(Exception):
 
 class JobNotFoundError(Exception):
     """The cluster knows no such job, or it is not running."""
+
+
+class NoCheckpointError(Exception):
+    """The job has no checkpoint yet that could be damaged."""
 
 
 class UnknownFaultError(ValueError):
@@ -226,6 +232,27 @@ class nan:  # noqa: N801
         return f"nan:rank={self.rank}"
 
 
+@dataclass(frozen=True)
+class badckpt:  # noqa: N801
+    """The newest checkpoint loses half of one of its files, and one rank's process dies (SIGKILL)."""
+
+    rank: int
+
+    def inflict(self, scene: Scene) -> tuple[str | None, Rank | None]:
+        """Cut, then kill."""
+        victim = scene.rank(self.rank)
+        newest = sharded.newest(scene.run / "checkpoints")
+        if newest is None or not (newest / sharded.STATE).exists():
+            raise NoCheckpointError(f"no whole checkpoint in {scene.run}: submit the job with sharded checkpoints")
+        file = newest / sharded.shard(sharded.SHARDS - 1)
+        os.truncate(file, file.stat().st_size // 2)
+        victim.process.signal(signal.SIGKILL)
+        return victim.node, victim
+
+    def __str__(self) -> str:
+        return f"badckpt:rank={self.rank}"
+
+
 def inject(cluster: Cluster, job_id: int, fault: Fault) -> Injection:
     """Inflict a fault on a running job and return what was done, where and when.
 
@@ -277,7 +304,9 @@ def kernel_lines(victim: Rank, xid: int, at: datetime) -> Iterator[str]:
         yield f"{head}: {number}, {text.format(pid=victim.process.pid)}\n"
 
 
-FAULTS: dict[str, type[crash] | type[hang] | type[gpu] | type[node] | type[bug] | type[slow] | type[nan]] = {
+FAULTS: dict[
+    str, type[crash] | type[hang] | type[gpu] | type[node] | type[bug] | type[slow] | type[nan] | type[badckpt]
+] = {
     "crash": crash,
     "hang": hang,
     "gpu": gpu,
@@ -285,6 +314,7 @@ FAULTS: dict[str, type[crash] | type[hang] | type[gpu] | type[node] | type[bug] 
     "bug": bug,
     "slow": slow,
     "nan": nan,
+    "badckpt": badckpt,
 }
 
 

@@ -46,6 +46,8 @@ class JobSpec(BaseModel):
     """Share of the step time in which each rank uses the CPU; the rest it sleeps."""
     checkpoint_every: int = Field(default=20, ge=1)
     """Steps between two checkpoints."""
+    sharded: bool = False
+    """Whether checkpoints are folders in the layout of transformers, of which the newest is loaded unchecked."""
     requeue: bool = True
     open_mode: OpenMode | None = None
     """None: as the cluster has it (truncate, Slurm's default)."""
@@ -121,6 +123,8 @@ def _command(spec: JobSpec) -> str:
     if spec.busy:
         words.append(f"--busy={spec.busy:g}")
     words.append(f"--checkpoint-every={spec.checkpoint_every}")
+    if spec.sharded:
+        words.append("--layout=sharded")
     if spec.progress_file:
         words.append(f"--progress-file={spec.run}/progress.jsonl")
     return " ".join(shlex.quote(word) for word in words)

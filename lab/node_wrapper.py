@@ -1,9 +1,9 @@
-"""Installs `relight-node` inside a lab cluster's own folder, and in production sudo's leave to run it."""
+"""Installs `relight-node` and `relight-submit` inside a lab cluster's own folder, and sudo's leave to run them."""
 
 import hashlib
 from pathlib import Path
 
-from relight.clients import relight_node
+from relight.clients import relight_node, relight_submit
 from relight.lab.cluster import Cluster
 from relight.lab.packages import find_program
 from relight.lab.spec import Profile
@@ -39,12 +39,29 @@ def install_wrapper(cluster: Cluster) -> tuple[str, ...]:
     return ("sudo", "-n", str(program))
 
 
+def install_submitter(cluster: Cluster) -> tuple[str, ...]:
+    """Let the service submit jobs as their owner, as a site may; return the command. Only in production."""
+    program = cluster.folder / "bin/relight-submit"
+    program.parent.mkdir(exist_ok=True)
+    program.write_text(Path(relight_submit.__file__).read_text(encoding="utf-8"), encoding="utf-8")
+    program.chmod(0o755)
+    settings = cluster.folder / "etc/relight-submit.conf"
+    # The lab's users are system users.
+    settings.write_text(f"slurm_conf = {cluster.slurm_conf}\nleast_uid = 1\n", encoding="utf-8")
+    file, users = _sudoers(cluster, "-submit"), cluster.users
+    file.write_text(f"{users.service} ALL=({users.owner}) NOPASSWD: {program}\n", encoding="utf-8")
+    file.chmod(0o440)
+    return ("sudo", "-n", "-u", "{user}", str(program))
+
+
 def remove_wrapper(cluster: Cluster) -> None:
-    """Take sudo's leave back; the program goes with the cluster's folder."""
+    """Take sudo's leave back; the programs go with the cluster's folder."""
     if cluster.spec.profile is Profile.PRODUCTION:
-        _sudoers(cluster).unlink(missing_ok=True)
+        for name in ("", "-submit"):
+            _sudoers(cluster, name).unlink(missing_ok=True)
 
 
-def _sudoers(cluster: Cluster) -> Path:
-    """One file a cluster: several may run side by side."""
-    return Path("/etc/sudoers.d") / f"relight-lab-{hashlib.sha256(str(cluster.folder).encode()).hexdigest()[:12]}"
+def _sudoers(cluster: Cluster, name: str = "") -> Path:
+    """Two files a cluster: several clusters may run side by side."""
+    digest = hashlib.sha256(str(cluster.folder).encode()).hexdigest()[:12]
+    return Path("/etc/sudoers.d") / f"relight-lab-{digest}{name}"

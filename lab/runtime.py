@@ -60,9 +60,10 @@ def make_mount_points(runtime: Runtime) -> None:
 
 
 AS_USER = """
-user=$1 home=$2 python=$3 path=$4; shift 4
+user=$1 home=$2 python=$3 path=$4 lib=$5; shift 5
 while [ "$1" != -- ]; do mount --bind "$1" "$2" || exit; shift 2; done; shift
-exec setpriv --reuid "$user" --regid "$user" --init-groups env HOME="$home" PYTHONPATH="$path" "$python" "$@"
+exec setpriv --reuid "$user" --regid "$user" --init-groups \
+    env HOME="$home" PYTHONPATH="$path" LD_LIBRARY_PATH="$lib" "$python" "$@"
 """
 
 
@@ -70,6 +71,7 @@ def as_user(user: str, folder: Path, arguments: list[str]) -> list[str]:
     """Return the command that runs our Python with `arguments` as another user. Needs root.
 
     What that user cannot reach (see the module) is mounted below `folder`, in a mount namespace of the command's own.
+    The interpreter finds its own libraries first there: with the system's libpython, psycopg finds no `_ssl` (seen).
     """
     base, packages, code = Path(sys.base_prefix), Path(sysconfig.get_path("purelib")), Path(__file__).parents[1]
     targets = {base: folder / "python", packages: folder / "packages", code: folder / "code/relight"}
@@ -78,5 +80,6 @@ def as_user(user: str, folder: Path, arguments: list[str]) -> list[str]:
     python = targets[base] / Path(sys.executable).resolve().relative_to(base.resolve())
     path = f"{targets[packages]}:{targets[code].parent}"
     mounts = [str(part) for pair in targets.items() for part in pair]
-    inner = [AS_USER, "sh", user, str(folder), str(python), path, *mounts, "--", *arguments]
+    lib = str(targets[base] / "lib")
+    inner = [AS_USER, "sh", user, str(folder), str(python), path, lib, *mounts, "--", *arguments]
     return ["unshare", "--mount", "--propagation", "private", "sh", "-c", *inner]

@@ -31,6 +31,8 @@ class Scenario(BaseModel):
     """Share of the time in which each rank uses the CPU."""
     drains: bool = False
     """Whether the node of the fault must be drained, and the retry kept off it."""
+    goes_back: bool = False
+    """Whether the retry must go on from the checkpoint before the newest; the job's checkpoints are `sharded` then."""
 
 
 SCENARIOS: dict[str, Scenario] = {
@@ -84,3 +86,17 @@ SCENARIOS: dict[str, Scenario] = {
         ),
     )
 }
+DEMOS: dict[str, Scenario] = {
+    **SCENARIOS,
+    "badckpt": Scenario(
+        name="badckpt",
+        told=f"the newest checkpoint loses half of one of its files, and rank {VICTIM}'s process is killed; the "
+        "training program takes the newest checkpoint unchecked, as transformers does, and would fail for ever",
+        fault=lambda _step: faults.badckpt(rank=VICTIM),
+        outcome=Outcome.RECOVERED,
+        # Two checkpoints at least.
+        healthy_for=timedelta(seconds=8),
+        goes_back=True,
+    ),
+}
+"""What the demo can show: the benchmark's faults, and what only Relight on the job's own files can mend."""

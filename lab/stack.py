@@ -17,7 +17,7 @@ from relight.config.settings import Way
 from relight.lab import temporal
 from relight.lab.agents import NodeAgent, start_agents
 from relight.lab.cluster import Cluster
-from relight.lab.node_wrapper import CPU_TIME_AS, install_wrapper, remove_wrapper
+from relight.lab.node_wrapper import CPU_TIME_AS, install_submitter, install_wrapper, remove_wrapper
 from relight.lab.ports import claimed_ports
 from relight.lab.processes import MARK, Process, marked, spawn, wait_until
 from relight.lab.runtime import as_user
@@ -48,6 +48,8 @@ class StackSpec(BaseModel):
     way: Way = Way.COMMANDS
     """How the worker reaches Slurm. By SSH it goes through the gate, reads logs over the same connection, and needs no
     mount."""
+    fresh_jobs: bool = False
+    """In production: whether the service may submit jobs as their owner, which a site has to allow."""
     policy: Mapping[str, Any] = {}
     """Keys of the policy, over those of `LAB_POLICY`."""
     switches: int = 0
@@ -61,6 +63,7 @@ LAB_POLICY: Mapping[str, Any] = {
     "trust_temporal_ui": True,
     "approval_expires": "PT4M",
     "progress_within": "PT5M",
+    "fall_back": "auto",
     # Fault after fault on a few nodes, put back by hand in between: on a site each of these would rightly stop Relight.
     "drain_share": "100%",
     "most_unavailable": "100%",
@@ -210,6 +213,7 @@ class Stack:
                 "pyslurm_python": pyslurm_python(),
                 "conf": str(self.cluster.slurm_conf),
                 "node_wrapper": list(install_wrapper(self.cluster)),
+                "submit_wrapper": list(install_submitter(self.cluster)) if production and self.spec.fresh_jobs else [],
                 "cpu_time_as": list(CPU_TIME_AS) if production and self.spec.second_witness else [],
             },
             "logs": {"over_ssh": bool(ssh), "kernel": str(self.cluster.folder / "nodes/{node}/kern.log")},

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NoReturn
 
-from relight.lab import checkpoints, engines
+from relight.lab import checkpoints, engines, sharded
 from relight.lab.engines import BATCH, Model
 from relight.lab.fault_rules import Deed, FaultFile, FaultRule, due, slowness
 from relight.lab.rendezvous import Place
@@ -38,7 +38,9 @@ def train(model: Model, place: Place, options: argparse.Namespace) -> None:
     reporter = Reporter(place, options.steps, options.progress_file)
     faults = FaultFile(options.run)
     reporter.introduce(model)
-    first = resume(model, place, options.run, reporter) + 1
+    keeps = resume_sharded if options.layout == "sharded" else resume
+    first = keeps(model, place, options.run, reporter) + 1
+    save = sharded.save if options.layout == "sharded" else checkpoints.save
     for step in range(first, options.steps + 1):
         began = time.monotonic()
         fault = due(faults.rules(), place.rank, step, place.attempt)
@@ -48,7 +50,7 @@ def train(model: Model, place: Place, options: argparse.Namespace) -> None:
         time.sleep(max(0.0, began + slowness(fault) * options.step_time - time.monotonic()))
         reporter.step(step, loss, time.monotonic() - began)
         if step % options.checkpoint_every == 0 and place.rank == 0:
-            file = checkpoints.save(checkpoint_folder(options.run), step, model.dump(), model.suffix)
+            file = save(checkpoint_folder(options.run), step, model.dump(), model.suffix)
             reporter.say(f"saved checkpoint step {step} ({file})")
     reporter.say(f"training finished after step {options.steps}")
 
@@ -77,6 +79,18 @@ def resume(model: Model, place: Place, run: Path, reporter: "Reporter") -> int:
         return 0
     model.load(Path(chosen))
     step = checkpoints.step_of(Path(chosen))
+    reporter.say(f"resumed from checkpoint step {step} ({chosen})")
+    return step
+
+
+def resume_sharded(model: Model, place: Place, run: Path, reporter: "Reporter") -> int:
+    """The same from `sharded` checkpoints: the highest number is loaded whatever is in it, and may fail the start."""
+    chosen = model.share(str(sharded.newest(checkpoint_folder(run)) or "") if place.rank == 0 else "")
+    if not chosen:
+        return 0
+    with sharded.joined(Path(chosen), model.suffix) as file:
+        model.load(file)
+    step = sharded.step_of(Path(chosen))
     reporter.say(f"resumed from checkpoint step {step} ({chosen})")
     return step
 
@@ -160,6 +174,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--step-time", type=float, default=0.2, help="seconds that a step takes at least")
     parser.add_argument("--busy", type=float, default=0.0, help="share of the step time in which the CPU is used")
     parser.add_argument("--checkpoint-every", type=int, default=20, help="steps between checkpoints")
+    parser.add_argument("--layout", choices=["own", "sharded"], default="own", help="of checkpoints")
     parser.add_argument("--progress-file", type=Path, help="also write steps as JSON lines to this file")
     parser.add_argument("--collective-timeout", type=float, default=1800.0, help="seconds, as PyTorch's default")
     return parser

@@ -106,7 +106,8 @@ def test_decisions_are_numbered_without_gaps_and_titled() -> None:
 def test_the_architecture_lists_every_folder() -> None:
     """The table of folders has a row for each package."""
     rows = re.findall(r"^\| `([a-z]+)/`", (ROOT / "docs/architecture.md").read_text(), flags=re.MULTILINE)
-    assert {f"relight.{row}" for row in rows if row != "tests"} == set(PACKAGES)
+    folders = {package for package in PACKAGES if package.count(".") == 1}
+    assert {f"relight.{row}" for row in rows if row != "tests"} == folders
 
 
 def test_each_dependency_has_its_reason() -> None:

@@ -18,7 +18,11 @@ ROOT = Path(__file__).resolve().parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SETUPTOOLS = PYPROJECT["tool"]["setuptools"]
 PACKAGES: list[str] = SETUPTOOLS["packages"]
-FOLDERS = [package.removeprefix("relight.") for package in PACKAGES]
+INNER = [package.removeprefix("relight.").replace(".", "/") for package in PACKAGES]
+"""Every package's folder."""
+FOLDERS = [folder for folder in INNER if "/" not in folder]
+"""Those at the top, of which the others are parts."""
+TOP = [f"relight.{folder}" for folder in FOLDERS]
 COMMANDS = ("worker", "incidents", "show", "why", "approve", "reject", "diagnose", "catalogue", "doctor", "lab")
 
 IMPORT_ALL = """
@@ -70,25 +74,28 @@ def files_of_packages() -> set[str]:
 
 def test_every_folder_with_an_init_is_listed_as_a_package() -> None:
     """A folder that is missing from the list would work here and be absent from the wheel."""
-    found = {path.parent.relative_to(ROOT).as_posix() for path in ROOT.glob("*/__init__.py")}
-    assert sorted(FOLDERS) == sorted(found)
-    assert SETUPTOOLS["package-dir"] == {f"relight.{folder}": folder for folder in found}
+    top = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    found = {
+        path.parent.relative_to(ROOT).as_posix() for folder in top for path in (ROOT / folder).rglob("__init__.py")
+    }
+    assert sorted(INNER) == sorted(found)
+    assert SETUPTOOLS["package-dir"] == {f"relight.{folder}": folder for folder in top}
 
 
 def test_the_tools_know_every_package() -> None:
     """mypy, import-linter and ruff's ban on bare names cover the same folders as the wheel."""
     tool = PYPROJECT["tool"]
-    assert sorted(tool["mypy"]["packages"]) == sorted(PACKAGES)
-    assert sorted(tool["importlinter"]["root_packages"]) == sorted(PACKAGES)
+    assert sorted(tool["mypy"]["packages"]) == sorted(TOP)
+    assert sorted(tool["importlinter"]["root_packages"]) == sorted(TOP)
     assert sorted(tool["ruff"]["lint"]["flake8-tidy-imports"]["banned-api"]) == sorted(FOLDERS)
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_every_package_is_typed_and_one_level_deep(folder: str) -> None:
-    """`relight` is a namespace, so each folder carries its own py.typed; package data is listed for one level only."""
+def test_every_package_is_typed(folder: str) -> None:
+    """`relight` is a namespace, so each folder carries its own py.typed, which covers what is in it (PEP 561)."""
     assert (ROOT / folder / "py.typed").is_file()
-    inner = {path.parent.name for path in (ROOT / folder).glob("*/*.py") if path.parent.name != "__pycache__"}
-    assert not inner
+    inner = {path.parent for path in (ROOT / folder).rglob("*.py") if path.parent.name != "__pycache__"}
+    assert {path.relative_to(ROOT).as_posix() for path in inner} <= set(INNER)
 
 
 def test_constraints_pin_each_dependency() -> None:

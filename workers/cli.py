@@ -1,10 +1,16 @@
 """The `relight` command: puts together what the folders offer. Each part is imported only when it is used."""
 
+import atexit
 import importlib
+import os
 import sys
 from collections.abc import Mapping
+from typing import NoReturn
 
 import click
+
+BRIDGE = "temporalio.bridge.temporal_sdk_bridge"
+"""Temporal's native part, once it is loaded."""
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "agent": ("relight.workers.agent:agent", "Tell the controller what is wrong with this node."),
@@ -14,6 +20,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     ),
     "approve": ("relight.console.decide_command:approve", "Approve the plan of an incident that waits for people."),
     "approvers": ("relight.console.decide_command:approvers", "Say who may approve what, and how many it needs."),
+    "audit": ("relight.console.audit_command:audit", "Check, list or export the audit trail."),
     "breaker": ("relight.console.guard_commands:breaker", "Show the breaker, pauses and limits; reset the breaker."),
     "catalogue": (
         "relight.attribution.catalogue_command:catalogue",
@@ -24,17 +31,26 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "Show a job's checkpoints: which are whole, which a restart takes.",
     ),
     "config": ("relight.console.config_command:config", "Check settings, and show those in force."),
+    "console": ("relight.console.web.command:console", "Serve the web console; make tokens to sign in with."),
     "diagnose": ("relight.attribution.command:diagnose", "Find out why a run died, from its logs alone."),
     "doctor": ("relight.console.cli:doctor", "Check everything Relight needs here, and say what to do."),
+    "goodput": ("relight.console.goodput_command:goodput", "Say where the time of a job or the cluster went."),
     "incidents": ("relight.console.cli:incidents", "List incidents, newest first."),
     "lab": ("relight.lab.cli:lab", "A real Slurm cluster on this machine, to try things out."),
     "keep": ("relight.console.nodes_command:keep", "Leave a node in quarantine, whatever its checks say."),
+    "ledger": ("relight.console.audit_command:ledger", "Bring the ledger's database up to date; its roles' rights."),
     "nodes": ("relight.console.nodes_command:nodes", "List nodes in quarantine, or tell one node's story."),
+    "outputs": ("relight.console.outputs_command:outputs", "Show what was kept of a job's failed attempts."),
+    "notify": ("relight.console.notify_command:notify", "Try the channels by which people are told."),
     "pause": ("relight.console.guard_commands:pause", "Only observe for a while: cluster, partition or node."),
     "reject": ("relight.console.decide_command:reject", "Reject the plan of an incident that waits for people."),
     "relay": ("relight.workers.relay:relay", "Forward the reports of many node agents to the controller, together."),
     "release": ("relight.console.nodes_command:release", "Say that a node is repaired: it is checked, and returned."),
     "resume": ("relight.console.guard_commands:resume", "End a pause."),
+    "scorecard": (
+        "relight.console.scorecard_command:scorecard",
+        "Hold what Relight decided against what happened; say what may go to auto.",
+    ),
     "show": ("relight.console.cli:show", "Tell one incident's story."),
     "status": ("relight.console.cli:status", "Say who watches, and what each detector last saw."),
     "why": ("relight.console.cli:why", "Explain what Relight did, or did not do, about a job."),
@@ -78,5 +94,28 @@ def main() -> None:
     """Keep distributed training running on a Slurm GPU cluster."""
 
 
+def run() -> NoReturn:
+    """Run the command, and end the process.
+
+    Once Temporal's client was used its native threads live on, and one that lets go of a Python object while the
+    interpreter is taken down aborts the process, after all is done and said (seen, exit code -6). So then the
+    interpreter is not taken down: what is to be done at exit is done, and the process ends.
+    """
+    code: str | int | None = 0
+    try:
+        main()
+    except SystemExit as end:
+        code = end.code
+    if BRIDGE not in sys.modules:
+        sys.exit(code)
+    if isinstance(code, str):
+        sys.stderr.write(f"{code}\n")
+        code = 1
+    atexit._run_exitfuncs()  # noqa: SLF001 - what sys.exit() would do
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code or 0)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    run()

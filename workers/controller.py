@@ -21,11 +21,13 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 
 from relight.activities import attributes
 from relight.activities import contracts as c
+from relight.activities.anchor import AnchorLedger
 from relight.activities.care import NodeCare
 from relight.activities.care_acts import CareActs
 from relight.activities.care_checks import CheckNode
 from relight.activities.care_evidence import KeepEvidence
 from relight.activities.care_judge import JudgeNode
+from relight.activities.checkpoints import GuardCheckpoints
 from relight.activities.close import Close
 from relight.activities.confirm import Confirm
 from relight.activities.deliver import Deliver
@@ -37,12 +39,20 @@ from relight.activities.ingest import Ingest
 from relight.activities.investigate import Investigate
 from relight.activities.lease import Lease
 from relight.activities.nodes import NodeActs
+from relight.activities.notify import Notify, Outlet
+from relight.activities.outputs import ExpireOutputs
 from relight.activities.restart import Restart
+from relight.activities.resubmit import Resubmit
 from relight.activities.site import Site
 from relight.activities.verify import Verify
 from relight.activities.watch import Watch
 from relight.activities.watch_agents import WatchAgents
 from relight.activities.watch_metrics import WatchMetrics
+from relight.clients.anchors_places import open_anchors
+from relight.clients.checkpoint_files import CheckpointFiles
+from relight.clients.checkpoint_moves import CheckpointMover
+from relight.clients.checkpoint_readers import CheckpointReaders
+from relight.clients.checkpoints import CheckpointMoves, Checkpoints
 from relight.clients.files import LocalFiles
 from relight.clients.kernel_logs import KernelLogFiles
 from relight.clients.ledger_sql import SqlLedger
@@ -50,6 +60,8 @@ from relight.clients.log_files import LogFiles
 from relight.clients.log_readers import LogReaders
 from relight.clients.logs_store import naming, open_logs
 from relight.clients.metrics import open_metrics
+from relight.clients.notices import Frame
+from relight.clients.notices_open import SetChannel
 from relight.clients.reach import TcpReach
 from relight.clients.ways import open_access
 from relight.config.settings import ConfigError, Reasons, Settings, Way
@@ -59,12 +71,13 @@ from relight.workers.keys import approvers
 from relight.workers.policy_reload import following_policy
 from relight.workflows.care_for_node import CareForNode
 from relight.workflows.guard_cluster import GuardCluster
+from relight.workflows.notify_channel import NotifyChannel
 from relight.workflows.recover_job import RecoverJob
 from relight.workflows.watch_cluster import WatchCluster
 
 logger = logging.getLogger(__name__)
 
-WORKFLOWS: Sequence[type] = (RecoverJob, GuardCluster, WatchCluster, CareForNode)
+WORKFLOWS: Sequence[type] = (RecoverJob, GuardCluster, WatchCluster, CareForNode, NotifyChannel)
 
 PASSED_THROUGH = (
     "relight",
@@ -88,13 +101,21 @@ def sandbox() -> SandboxedWorkflowRunner:
 
 
 def activities(
-    site: Site, client: Client, task_queue: str, *, watch: Watch, ingest: Ingest, metrics: WatchMetrics
+    site: Site,
+    client: Client,
+    task_queue: str,
+    *,
+    watch: Watch,
+    ingest: Ingest,
+    metrics: WatchMetrics,
+    anchors: AnchorLedger,
 ) -> list[Callable[..., Any]]:
     """All activities of a cluster, bound to its clients."""
     follow, deliver = Follow(site, Witnesses(site, ingest)), Deliver(site, client, task_queue)
     investigate, restart, verify = Investigate(site, ingest.sight), Restart(site), Verify(site)
-    nodes, close = NodeActs(site), Close(site)
+    nodes, close, checkpoints = NodeActs(site), Close(site), GuardCheckpoints(site)
     guard = Guard(site)
+    anew = Resubmit(site)
     return [
         watch.watch_jobs,
         watch.watch_nodes,
@@ -102,16 +123,22 @@ def activities(
         deliver.deliver,
         WatchAgents(site, ingest).watch_agents,
         metrics.watch_metrics,
+        anchors.anchor_ledger,
         Confirm(site, ingest.sight).confirm,
         investigate.diagnose,
         investigate.plan,
+        checkpoints.look,
+        checkpoints.fall_back,
         restart.keep_outputs,
+        ExpireOutputs(site).expire_outputs,
         restart.requeue,
         restart.exclude,
         restart.await_ended,
         restart.release,
         restart.start,
         restart.cancel,
+        anew.submit,
+        anew.release,
         Dependants(site).repoint,
         verify.await_running,
         verify.await_progress,
@@ -149,6 +176,17 @@ def _care(site: Site, ingest: Ingest) -> list[Callable[..., Any]]:
     ]
 
 
+def notices(site: Site, settings: Settings) -> list[Callable[..., Any]]:
+    """Those that tell people, by the channels of the settings."""
+    frame = Frame(settings.cluster, settings.console.url.rstrip("/"))
+    outlets = {
+        name: Outlet(SetChannel(channel, frame, clock=site.clock), channel.wishes)
+        for name, channel in settings.notify.channels.items()
+    }
+    told = Notify(site, outlets)
+    return [told.gather, told.send]
+
+
 @contextlib.asynccontextmanager
 async def open_site(settings: Settings, ledger: SqlLedger) -> AsyncIterator[Site]:
     """The cluster's clients, as the settings say."""
@@ -157,13 +195,18 @@ async def open_site(settings: Settings, ledger: SqlLedger) -> AsyncIterator[Site
         metrics = await stack.enter_async_context(open_metrics(settings.metrics.prometheus))
         private = (settings.folder,)
         files = LogFiles(private=private, files=access.files)
+        checkpoints: Checkpoints = CheckpointFiles(files=access.files)
+        moves: CheckpointMoves | None = None  # over SSH files are only read
         if isinstance(access.files, LocalFiles):
             files = await stack.enter_async_context(LogReaders(private=private))
+            checkpoints = await stack.enter_async_context(CheckpointReaders(private=private))
+            moves = CheckpointMover(wrapper=settings.slurm.checkpoint_wrapper, private=private)
         logger.info("Slurm is reached by %s: %s", access.way, access.why)
         yield Site(
             cluster=settings.cluster,
             slurm=access.slurm,
             nodes=access.nodes,
+            submitter=access.submitter,
             ledger=ledger,
             logs=await stack.enter_async_context(open_logs(settings.logs.store, files)),
             named=naming(settings.logs.store, settings.cluster),
@@ -172,12 +215,16 @@ async def open_site(settings: Settings, ledger: SqlLedger) -> AsyncIterator[Site
             clock=lambda: datetime.now(UTC),
             sleep=asyncio.sleep,
             kept=settings.folder / "outputs",
+            keep_outputs_for=settings.outputs.keep_for,
+            keep_outputs_at_most=settings.outputs.keep_at_most,
             catalogue=settings.logs.catalogue,
             formats=settings.logs.progress,
             approvers=await asyncio.to_thread(approvers, settings),
             kill_switch=settings.kill_file,
             platform_repairs=settings.care.reasons is Reasons.HYPERPOD,
             metrics=metrics,
+            checkpoints=checkpoints,
+            moves=moves,
             # Another machine's network says nothing of the nodes'.
             reach=None if access.way is Way.SSH else TcpReach(),
         )
@@ -210,10 +257,15 @@ async def register_search_attributes(client: Client) -> None:
 
 
 async def start_long_lived(client: Client, settings: Settings) -> None:
-    """Make sure that the cluster's watchers and its guard run; harmless when they do."""
+    """Make sure that the cluster's watchers, its guard and its channels run; harmless when they do."""
+    cluster = settings.cluster
     for name, arg, workflow_id in (
         (c.GUARD_WORKFLOW, c.GuardState(cluster=settings.cluster), c.guard_id(settings.cluster)),
         (c.WATCH_WORKFLOW, c.WatchInput(cluster=settings.cluster), c.watch_id(settings.cluster)),
+        *(
+            (c.NOTIFY_WORKFLOW, c.NotifyInput(cluster=cluster, channel=each), c.notify_id(cluster, each))
+            for each in settings.notify.channels
+        ),
     ):
         await client.start_workflow(
             name,
@@ -254,6 +306,7 @@ async def run(
         ingest = Ingest(here, watch.nudge_soon)
         prometheus = settings.metrics.prometheus
         metrics = WatchMetrics(here, ingest, period=prometheus.period, trusted=prometheus.trusted)
+        anchors = AnchorLedger(here, open_anchors(settings.audit.anchor), settings.audit.every)
         if settings.ingest.listen:
             try:
                 # Only a site with agents or hooks needs aiohttp.
@@ -265,7 +318,12 @@ async def run(
             client,
             task_queue=settings.task_queue,
             workflows=WORKFLOWS,
-            activities=activities(here, client, settings.task_queue, watch=watch, ingest=ingest, metrics=metrics),
+            activities=[
+                *activities(
+                    here, client, settings.task_queue, watch=watch, ingest=ingest, metrics=metrics, anchors=anchors
+                ),
+                *notices(here, settings),
+            ],
             workflow_runner=sandbox(),
             max_concurrent_activities=400,  # waiting for queues and progress holds a slot each
         )

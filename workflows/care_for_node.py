@@ -410,6 +410,7 @@ class CareForNode:
             counts=heard.counts,
             remark=heard.remark,
             score=heard.approval.score,
+            proof=heard.proof,
         )
         await do(k.RECORD_HEARD, arg, "record a person's word")
         self._step("decision" if heard.counts else "decision not counted", heard.answer)

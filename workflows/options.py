@@ -76,11 +76,19 @@ OPTIONS: dict[str, Options] = {
     c.DELIVER_DETECTIONS.name: _WATCHER,
     c.WATCH_AGENTS.name: _WATCHER,
     c.WATCH_METRICS.name: _WATCHER,
+    # Waits for a slow file system in a thread, and beats all the while.
+    c.EXPIRE_OUTPUTS.name: _WATCHER,
+    # Each place answers within 20 s, git within three times that: beaten between them, and tried again by itself.
+    c.ANCHOR_LEDGER.name: Options(timedelta(days=7), _seconds(120), never_give_up=True),
     # Waits for Slurm to make up its mind about a lost node: SlurmdTimeout, which may be up to 65,533 s, and 60 s more.
     c.CONFIRM.name: Options(timedelta(days=1), _seconds(30)),
     c.AWAIT_CLOSED.name: _WAIT,
     # A 5 GB log takes a while to scan. After five tries the cause counts as unknown: a job is not left dead for it.
     c.DIAGNOSE.name: Options(_seconds(300), _seconds(60), attempts=5),
+    # One look, bounded inside at 15 s, and the reads before it; afterwards what is there counts as unknown.
+    c.LOOK_AT_CHECKPOINTS.name: Options(_seconds(45), _seconds(30), attempts=2),
+    # A look and a change, each bounded; after five tries it is given up inside, and the job held where that is needed.
+    c.FALL_BACK.name: Options(_seconds(120), _seconds(30)),
     # Waits up to 20 s for what has gone blind to see again, and up to 30 s for Slurm to say how the job ended.
     c.PLAN.name: Options(_seconds(120)),
     c.RECORD_DECISION.name: _READ,
@@ -92,6 +100,9 @@ OPTIONS: dict[str, Options] = {
     c.EXCLUDE.name: _WRITE,
     c.RELEASE.name: _WRITE,
     c.START.name: _WRITE,
+    # Waits for the old job's epilog, and, where an answer was lost, half a minute before it submits again.
+    c.SUBMIT.name: Options(_seconds(300), _seconds(60)),
+    c.RELEASE_FRESH.name: _WRITE,
     # Jobs that wait for this one's success are written anew beside its restart, which never waits for them long.
     c.REPOINT.name: Options(_seconds(60), _seconds(30), attempts=5),
     # A job may wait in the queue for weeks.
@@ -108,6 +119,9 @@ OPTIONS: dict[str, Options] = {
     # A node that cannot be drained after ten tries is said so; the restart does not wait for it.
     c.DRAIN.name: Options(_seconds(120), attempts=10),
     c.READ_POLICY.name: _READ,
+    c.GATHER_NOTICES.name: _WATCHER,
+    # One try of at most a minute; whatever the channel says, a person may correct it, and nothing else waits for it.
+    c.SEND_NOTICE.name: Options(_seconds(120), never_give_up=True),
     k.BEGIN_CARE.name: _READ,
     k.READ_LIMITS.name: _READ,
     k.RECORD_CARE.name: _READ,

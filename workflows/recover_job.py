@@ -35,6 +35,7 @@ with workflow.unsafe.imports_passed_through():
     from relight.domain.policy import Verdict
     from relight.domain.signatures import SignedDecision
     from relight.domain.silence import waits_for_slurm
+    from relight.workflows import checkpoints
     from relight.workflows.approval import Asking, Asks, Say, check_size
     from relight.workflows.approval_before import AskingOne
     from relight.workflows.care_start import care_for, care_for_stuck, care_input, leave_evidence
@@ -57,6 +58,8 @@ OVERTAKEN = "overtaken"
 SAFE_HANDS = "safe-hands"
 """Patch: incidents that were begun before approvals by several people, the guard's word on whole incidents, back-off
 between attempts and the care of nodes go on without them."""
+FRESH_JOB = "fresh-job"
+"""Patch: incidents that were begun before it are never answered by a fresh job."""
 
 
 class RecoverResult(Value):
@@ -109,6 +112,8 @@ class RecoverJob:
         self._outcome: Outcome | None = None
         self._reason = ""
         self._safe_hands = False
+        self._fresh_job = False
+        self._good_checkpoint = False
         for detection in arg.detections:
             self.evidence(detection)
 
@@ -116,6 +121,8 @@ class RecoverJob:
     async def run(self, _arg: c.RecoverInput) -> RecoverResult:
         """Platform only: whatever happens inside, the incident ends in a named outcome."""
         self._safe_hands = workflow.patched(SAFE_HANDS)
+        self._fresh_job = workflow.patched(FRESH_JOB)
+        self._good_checkpoint = workflow.patched(checkpoints.GOOD_CHECKPOINT)
         try:
             await self._recover()
         except _Ended as end:
@@ -245,7 +252,12 @@ class RecoverJob:
 
     async def _plan(self, detection: Detection, diagnosis: Diagnosis) -> Verdict:
         self._go_on(Phase.PLANNING)
-        arg = c.PlanInput(incident=self._ref, detection=detection, diagnosis=diagnosis)
+        arg = c.PlanInput(incident=self._ref, detection=detection, diagnosis=diagnosis, fresh_job=self._fresh_job)
+        if self._good_checkpoint:
+            found = await self._unless_stopped(checkpoints.look_at(self._ref))
+            if found.series or found.problems:
+                self._step("checkpoints", found.sentence, at=found.read_at)
+            arg = arg.model_copy(update={"checkpoints": found})
         verdict = await self._unless_stopped(do(c.PLAN, arg, "decide by policy"))
         self._verdict = verdict
         workflow.upsert_search_attributes([attributes.MODE.value_set(str(verdict.mode))])
@@ -315,13 +327,24 @@ class RecoverJob:
             self._ended_or_step("cancelled", await do(c.CANCEL, act, f"cancel job {act.plan.attempt.job_id}"))
 
     async def _restart(self, act: c.ActInput) -> None:
-        """The order is Slurm's: see docs/architecture.md, "Acting on Slurm"."""
+        """By a requeue, ours or Slurm's own, or by a fresh job."""
         plan = act.plan
-        job = plan.attempt.job_id
         self._acting = act
         if not act.incident.again:
             await self._keep_outputs(act)
         self._raise_if_stopped()
+        gone_back = plan.restart is not Restart.ADOPT and await self._fall_back(act, ended=False)
+        if plan.restart is Restart.SUBMIT:
+            if not gone_back:
+                raise _Ended(Outcome.FAILED, "the old attempt has not ended: nothing was submitted")
+            await self._submit(act)
+        else:
+            await self._requeue(act, gone_back=gone_back)
+
+    async def _requeue(self, act: c.ActInput, *, gone_back: bool) -> None:
+        """The order is Slurm's: see docs/architecture.md, "Acting on Slurm"."""
+        plan = act.plan
+        job = plan.attempt.job_id
         requeued_at = None
         if plan.restart is Restart.REQUEUE:
             done = await do(c.REQUEUE, act, f"requeue job {job}")
@@ -345,6 +368,8 @@ class RecoverJob:
         if ended.outcome:
             raise _Ended(ended.outcome, ended.text)
         self._step("ended", ended.text)
+        if not gone_back:
+            await self._fall_back(act, ended=True)
         later = verdict.not_before if verdict else None
         if plan.release:
             await self._back_off(later)
@@ -352,6 +377,34 @@ class RecoverJob:
         act = act.model_copy(update={"not_before": later})
         at = f"{later:%H:%M:%S} UTC" if later else "now"
         self._ended_or_step("start set", await do(c.START, act, f"StartTime={at} for job {job}"))
+
+    async def _fall_back(self, act: c.ActInput, *, ended: bool) -> bool:
+        """Let the next attempt go on from an older checkpoint; False where the old attempt must end first."""
+        if act.plan.fall_back is None:
+            return True
+        done = await checkpoints.fall_back(act, ended=ended)
+        if done.outcome:
+            raise _Ended(done.outcome, done.text)
+        if not done.waits:
+            self._step("went back", done.text, at=done.at)
+        return not done.waits
+
+    async def _submit(self, act: c.ActInput) -> None:
+        """A fresh job in the attempt's place: held until it is as it should be (docs/decisions/0022-fresh-job.md)."""
+        plan, verdict = act.plan, self._verdict
+        job = plan.attempt.job_id
+        send = c.SubmitInput(**dict(act), allow=verdict.allow if verdict else ())
+        done = await do(c.SUBMIT, send, f"submit job {job} anew, held")
+        self._ended_or_step("submitted", done)
+        act = act.model_copy(update={"incident": act.incident.model_copy(update={"fresh": done.fresh})})
+        self._acting = act
+        if plan.exclude:
+            until = {e.node: e.until for e in verdict.exclusions if e.node in plan.exclude} if verdict else {}
+            away = c.ExcludeInput(incident=act.incident, nodes=plan.exclude, until=until)
+            self._ended_or_step("excluded", await do(c.EXCLUDE, away, f"keep it off {','.join(plan.exclude)}"))
+        await self._repoint(act)
+        act = act.model_copy(update={"not_before": verdict.not_before if verdict else None})
+        self._ended_or_step("released", await do(c.RELEASE_FRESH, act, "release the fresh job"))
 
     async def _until_ended(self, ref: c.IncidentRef, requeued_at: datetime | None) -> c.Ended:
         wait = c.AwaitEndedInput(incident=ref, requeued_at=requeued_at, tell_stuck=self._safe_hands)
@@ -373,7 +426,7 @@ class RecoverJob:
         if again > MOST_TIMES:
             raise _Ended(Outcome.FAILED, f"{text}; that was the {again}th time")
         self._step("forgotten", text)
-        ref = act.incident.model_copy(update={"again": again})
+        ref = act.incident.model_copy(update={"again": again, "fresh": None})
         await self._restart(act.model_copy(update={"incident": ref, "approved_until": None}))
 
     async def _repoint(self, act: c.ActInput) -> None:
@@ -420,6 +473,8 @@ class RecoverJob:
             next_attempt=running.attempt,
             failed_step=diagnosis.failed_step,
             until=workflow.now() + within,
+            fits=self._good_checkpoint,
+            checkpoints=self._verdict.checkpoints if self._verdict else None,
         )
         past = f"step {diagnosis.failed_step}" if diagnosis.failed_step is not None else "its first step"
         proof = await self._unless_stopped(do(c.AWAIT_PROGRESS, arg, f"wait for training to pass {past}"))
@@ -451,7 +506,7 @@ class RecoverJob:
             if not (running.too_few_nodes and exclude):
                 return running
             node = exclude.pop()
-            back = c.ExcludeInput(incident=self._ref, nodes=(node,), take_back=True)
+            back = c.ExcludeInput(incident=ref, nodes=(node,), take_back=True)
             self._ended_or_step("exclusion taken back", await do(c.EXCLUDE, back, f"allow {node} again: too few nodes"))
 
     async def _drain(self, node: str, diagnosis: Diagnosis) -> None:
@@ -631,6 +686,7 @@ class RecoverJob:
             remark=heard.remark,
             number=heard.approval.heard,
             score=heard.approval.score,
+            proof=heard.proof,
         )
         await do(c.RECORD_DECISION, arg, f"record {'approval' if heard.decision.approved else 'rejection'}")
         if not heard.counts:

@@ -31,5 +31,9 @@ class WatchCluster:
                 do(c.WATCH_AGENTS, arg, "notice nodes whose agents have fallen silent"),
                 do(c.WATCH_METRICS, arg, "read GPU metrics where no agent is"),
             ]
+        if workflow.patched("anchors"):
+            watchers.append(do(c.ANCHOR_LEDGER, arg, "keep the ledger's head in other places"))
+        if workflow.patched("outputs-expire"):
+            watchers.append(do(c.EXPIRE_OUTPUTS, arg, "let kept outputs expire"))
         await asyncio.gather(*watchers)
         workflow.continue_as_new(arg)

@@ -6,8 +6,9 @@ import pytest
 
 from relight.activities import contracts as c
 from relight.activities.guard import Guard
-from relight.activities.guard_standing import StoppedError, check_write, killed, standing
+from relight.activities.guard_standing import StoppedError, check_write, standing
 from relight.activities.mutations import Mutation
+from relight.clients.kill_switch import KillSwitchUnknownError
 from relight.clients.ledger import LedgerUnavailableError
 from relight.clients.slurm import SlurmUnavailableError
 from relight.domain.breaker import Trip
@@ -239,26 +240,68 @@ def kill(world, tmp_path):
     return tmp_path / "KILL"
 
 
-async def test_the_kill_switch_is_looked_at_each_time(kill):
-    """Whatever it is and whatever is in it: that it is there counts. It is off again at once when it is gone."""
-    assert await killed(kill) == ""
-    kill.write_text("fire drill, ask ada\nmore")
-    assert await killed(kill) == f"{kill} is there: fire drill, ask ada"
-    kill.write_bytes(b"\xff" * 10_000)
-    assert len(await killed(kill)) < 400
+@pytest.fixture
+def cut_off(world, tmp_path):
+    """Puts the kill switch where it cannot be looked for (a real error: the folder is a link to itself), and back."""
+    (tmp_path / "loop").symlink_to("loop")
+
+    def put(*, away=True):
+        object.__setattr__(world.site, "kill_switch", tmp_path / ("loop/KILL" if away else "KILL"))
+
+    put()
+    return put
+
+
+@pytest.mark.parametrize("what", ["requeue", "drain"])
+async def test_a_kill_switch_that_cannot_be_looked_for_is_unknown(world, cut_off, ref, attempt, what):
+    """Nothing is written, not even an intent, and the try after it goes on: neither a yes nor a no."""
+    mutation = Mutation(world.site, ref(attempt), what)
+    with pytest.raises(KillSwitchUnknownError):
+        await mutation.intend({"what": what}, "n3")
+    assert await world.rows(RowKind.INTENT) == ()
+    cut_off(away=False)
+    await mutation.intend({"what": what}, "n3")
+    assert [row.body["what"] for row in await world.rows(RowKind.INTENT)] == [what]
+
+
+async def test_an_incident_waits_until_the_kill_switch_can_be_looked_for(world, guard, cut_off, ref, act):
+    """Plan, last look and requeue are tried again by Temporal; each then ends as if nothing had been."""
+    (world.folder / "train.out").write_text("step 1\n")
+    attempt = await world.failed()
+    found = act(attempt).detection
+    diagnosis = await world.run(world.investigate.diagnose, c.DiagnoseInput(incident=ref(attempt), detection=found))
+    plan = c.PlanInput(incident=ref(attempt), detection=found, diagnosis=diagnosis)
+    asks = c.MayActInput(incident=ref(attempt), began=world.clock.now, partition="gpu")
+    steps = [(world.investigate.plan, plan), (guard.may_act, asks), (world.restart.requeue, act(attempt))]
+    for step in steps:
+        with pytest.raises(KillSwitchUnknownError):
+            await world.run(*step)
+    assert world.writes == []
+    assert await world.rows(RowKind.PLANNED) == ()
+    cut_off(away=False)
+    verdict, may, done = [await world.run(*step) for step in steps]
+    assert (verdict.mode, may, done.outcome) == (Mode.AUTO, c.MayAct(), None)
+    assert world.writes == ["requeue"]
+
+
+async def test_the_guard_refuses_on_an_unknown_kill_switch_and_goes_on(world, guard, cut_off):
+    """It has one loop: what is told is counted, and what people say is written down, all the same."""
+    found = await look(world, guard, "n1")
+    assert "the kill switch cannot be looked for" in found.unknown
+    assert found.nodes == ()
+    assert (await look(world, guard)).unknown == ""
+    pause = Pause(by="ada", reason="power", since=world.clock.now, until=world.clock.now + HOUR)
+    paused = Standing(written_at=world.clock.now, pauses=(pause,))
+    await world.run(guard.record_standing, c.StandingInput(cluster="test", standing=paused, entry="e", what="paused"))
+    assert (await look(world, guard)).standing.pauses == (pause,)
+
+
+async def test_the_guard_sees_the_kill_switch(world, guard, kill):
+    """In the look for a request; without one there is nothing to stop."""
+    kill.touch()
+    assert (await look(world, guard, "n1")).standing.killed == f"{kill} is there"
     kill.unlink()
-    assert await killed(kill) == ""
-    kill.mkdir()
-    assert await killed(kill) == f"{kill} is there"
-    kill.rmdir()
-    kill.symlink_to("nowhere")
-    assert await killed(kill) == f"{kill} is there"
-    assert await killed(None) == ""
-
-
-async def test_a_kill_switch_that_cannot_be_looked_at_counts_as_on(tmp_path):
-    """A name that the file system refuses stands for every such error."""
-    assert "cannot be looked at" in await killed(tmp_path / ("x" * 300))
+    assert (await look(world, guard, "n1")).standing.killed == ""
 
 
 @pytest.mark.parametrize("what", ["requeue", "exclude", "start", "cancel", "drain", "down", "anything new"])
@@ -307,6 +350,21 @@ async def test_a_node_is_not_taken_out_once_it_is_paused_or_the_breaker_is_open(
         await check_write(world.site, "start")
     await stand(world, Standing(pauses=(pause,), reset=Reset(at=now, by="a", reason="b")))
     await check_write(world.site, what, "n2")
+
+
+@pytest.mark.parametrize("what", list(NodeAct))
+async def test_a_partition_that_is_paused_keeps_its_nodes(world, guard, what):
+    """Also where the pause came after leave was given; another partition's nodes are not kept for it."""
+    now = world.clock.now
+    pause = {"by": "ada", "reason": "power", "since": now, "until": now + HOUR}
+    await stand(world, Standing(pauses=(Pause(**pause, partition="gpu"),)))
+    with pytest.raises(StoppedError, match="partition gpu is paused"):
+        await check_write(world.site, what, "n3")
+    world.slurm.fail_next("node", SlurmUnavailableError("frozen"))
+    with pytest.raises(SlurmUnavailableError):
+        await check_write(world.site, what, "n3")
+    await stand(world, Standing(pauses=(Pause(**pause, partition="cpu"),)))
+    await check_write(world.site, what, "n3")
 
 
 async def test_a_plan_made_while_it_is_stopped_is_only_observed(world, kill, ref, detection, attempt):

@@ -225,9 +225,21 @@ async def test_our_exclusions_join_the_users_own(world, exclude):
     assert (world.writes, await intents(world)) == (["exclude"], ["exclude"])
 
 
+@pytest.mark.parametrize(("readable", "listed"), [(True, ("n1",)), (False, ("n1", "n2"))])
+async def test_what_would_leave_too_few_nodes_is_not_excluded(world, exclude, readable, listed):
+    """Nodes may have gone since the plan was made: the best proven is kept out; unread, Slurm says what is too much."""
+    attempt = await world.requeued()
+    await world.slurm.drain("n4", "relight:i2:XID_79: another's") if readable else None
+    if not readable:
+        world.slurm.fail_next("nodes", SlurmUnavailableError("no answer"))
+    world.slurm.writes.clear()
+    await exclude(attempt, "n1", "n2")
+    assert world.record(attempt).excluded_nodes == listed
+
+
 async def test_taking_back_leaves_the_users_own(world, exclude):
     """Only ours go, also where the user excluded the same node before us."""
-    attempt = await world.requeued(excluded_nodes=("n4",))
+    attempt = await world.requeued(nodes=1, excluded_nodes=("n4",))
     await exclude(attempt, "n1", "n2", "n4")
     await exclude(attempt, "n2", "n4", take_back=True)
     assert world.record(attempt).excluded_nodes == ("n1", "n4")

@@ -286,6 +286,94 @@ async def test_a_blind_detector_makes_auto_ask(world, plan, detectors, blind):
     assert ("watching nodes is blind since" in verdict.mode_reason) is blind
 
 
+@pytest.fixture
+def after_a_blip(world, detectors):
+    """Slurm answers again; each of its watchers has looked in vain a second ago, and its next look is not due."""
+
+    def make(*names, kind="blind"):
+        all_see(detectors)
+        if kind == "overdue":
+            world.clock.on(61)
+            for name in set(EXPECTED) - set(names):
+                detectors.saw(name, MINUTE)
+        else:
+            for name in names:
+                detectors.blind(name, "slurmctld does not answer", MINUTE)
+        world.clock.on(1)
+
+    return make
+
+
+@pytest.mark.parametrize("kind", ["blind", "overdue"])
+async def test_what_the_plan_itself_has_read_of_slurm_is_fresher(world, plan, after_a_blip, kind):
+    """Nobody is asked, and nothing is waited for: both reads that the plan rests on have just worked."""
+    (world.folder / "train.out").write_text("step 1\n")
+    attempt = await world.failed()
+    after_a_blip("jobs", "nodes", kind=kind)
+    began = world.clock.now
+    assert (await plan(attempt)).mode is Mode.AUTO
+    assert world.clock.now == began
+
+
+@pytest.mark.parametrize("method", ["jobs", "nodes"])
+async def test_a_plan_that_cannot_read_slurm_itself_is_not_made(world, plan, after_a_blip, method):
+    """It is tried again; nothing is decided on what the watchers saw before."""
+    (world.folder / "train.out").write_text("step 1\n")
+    attempt = await world.failed()
+    after_a_blip(method)
+    calls = 2 if method == "nodes" else 1  # the diagnosis reads the nodes as well
+    real, reads = getattr(world.slurm, method), []
+
+    async def fails():
+        reads.append(method)
+        if len(reads) >= calls:
+            raise SlurmUnavailableError("timed out")
+        return await real()
+
+    object.__setattr__(world.slurm, method, fails)
+    with pytest.raises(SlurmUnavailableError):
+        await plan(attempt)
+    assert await world.rows(RowKind.PLANNED) == ()
+
+
+async def test_slurm_that_fails_its_watcher_after_the_plans_own_read_is_blind(world, detectors, after_a_blip):
+    """The watcher's look is the fresher one then."""
+    after_a_blip("nodes")
+
+    async def read():
+        world.clock.on(1)
+
+    world.after(1, lambda: detectors.blind("nodes", "timed out again", MINUTE))
+    assert await world.run(blind_now, world.site, Interruption.CRASH, {"nodes": read}) == ()
+    detectors.blind("logs", "stuck", MINUTE)
+    found = await world.run(blind_now, world.site, Interruption.CRASH, {"nodes": read})
+    assert [each.detector for each in found] == ["logs", "nodes"]
+
+
+@pytest.mark.parametrize(
+    ("detector", "kind"),
+    [("logs", Interruption.CRASH), ("ingest", Interruption.GPU_FAULT), ("metrics", Interruption.GPU_FAULT)],
+)
+async def test_other_sights_stay_as_they_are(world, detectors, after_a_blip, detector, kind):
+    """What a log or a GPU says nobody reads for the plan but its detector."""
+    after_a_blip("jobs", "nodes", detector)
+    reads = {"jobs": world.slurm.jobs, "nodes": world.slurm.nodes}
+    began = world.clock.now
+    found = await world.run(blind_now, world.site, kind, reads)
+    assert [each.detector for each in found] == [detector]
+    assert (world.clock.now - began).total_seconds() == 20
+
+
+async def test_slurm_is_not_read_for_watchers_that_see(world, detectors):
+    """A cluster's nodes and jobs are read once a plan, not twice."""
+    all_see(detectors)
+
+    async def never():
+        pytest.fail("read without need")
+
+    assert await world.run(blind_now, world.site, Interruption.CRASH, {"jobs": never, "nodes": never}) == ()
+
+
 async def test_an_output_that_cannot_be_read_makes_auto_ask(world, plan):
     """What it says of the cause is not known."""
     (world.folder / "train.out").mkdir()

@@ -305,9 +305,9 @@ async def test_a_newer_schema_is_refused(tmp_path: Path):
     where = (f"sqlite:///{tmp_path}/l.db", tmp_path / "key")
     SqlLedger.open(*where).close()
     with sqlite3.connect(tmp_path / "l.db") as raw:
-        raw.execute("UPDATE schema_version SET version = 2")
+        raw.execute("UPDATE alembic_version SET version_num = '9999'")
     raw.close()
-    with pytest.raises(LedgerCorruptError, match="schema version 2"):
+    with pytest.raises(LedgerCorruptError, match=r"schema 9999.*upgrade Relight"):
         SqlLedger.open(*where)
 
 

@@ -104,7 +104,7 @@ def test_no_dotenv_file_is_read(tmp_path, monkeypatch):
             {"clutser": "x"},
             [
                 "clutser: no such key",
-                "cluster, data, ingest, kill_switch, ledger, logs, metrics, policy, slurm, telemetry, temporal",
+                "ingest, kill_switch, ledger, logs, metrics",
             ],
         ),
         ({"policy": {"mod": "auto"}}, ["policy.mod: no such key", "approval_expires", "mode"]),
@@ -113,7 +113,7 @@ def test_no_dotenv_file_is_read(tmp_path, monkeypatch):
         ({"slurm": {"way": "telnet"}}, ["slurm.way", "'auto', 'pyslurm', 'commands' or 'ssh'", "telnet"]),
         ({"slurm": {"ssh": {"port": 0}}}, ["slurm.ssh.port", "greater than or equal to 1"]),
         ({"logs": {"over_ssh": True}}, [": logs.over_ssh needs slurm.ssh.host"]),
-        ({"slurm": {"bim": "/x"}}, ["slurm.bim: no such key", "bin, conf"]),
+        ({"slurm": {"bim": "/x"}}, ["slurm.bim: no such key", "conf, cpu_time_as"]),
         ({"policy": {"mode": "full"}}, ["policy.mode", "'monitor', 'approve' or 'auto'", "found 'full'"]),
         ({"policy": {"drains_per_hour": "many"}}, ["policy.drains_per_hour", "integer", "found 'many'"]),
         ({"policy": {"drains_per_hour": -1}}, ["policy.drains_per_hour", "greater than or equal to 0", "found -1"]),

@@ -26,13 +26,20 @@ from relight.domain.policy import Policy, Verdict
 from relight.domain.slurm import JobRecord, JobState
 from relight.workers.cli import main
 
-NOW = datetime.now(UTC).replace(microsecond=0)
+_BEGAN = [datetime.now(UTC).replace(microsecond=0)]
 GPUS = ("gpu-001", "gpu-002", "gpu-003", "gpu-004")
 HOSTILE = "\x1b[2J\x1b]0;owned\x07rank 3: CUDA error\x07\r\nuncorrectable \u202eECC\x9b31m [bold red]x[/]"
 
 
+@pytest.fixture(autouse=True)
+def _the_time() -> None:
+    """Ages are told by the clock: what a test makes must be as old as it says, however long the run has taken."""
+    _BEGAN[0] = datetime.now(UTC).replace(microsecond=0)
+
+
 def ago(**parts: float) -> datetime:
-    return NOW - timedelta(**parts)
+    """So long before this test began."""
+    return _BEGAN[0] - timedelta(**parts)
 
 
 class Night:

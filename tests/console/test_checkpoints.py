@@ -3,13 +3,23 @@
 import json
 import os
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import Result
 
+from relight.console import parts
 from relight.console.checkpoints import size
+from relight.domain.attempts import AttemptKey
+from relight.domain.checkpoint_look import CheckpointLook, FallBack, Why
+from relight.domain.checkpoints import Checkpoint, Format, HowNamed, Series
+from relight.domain.evidence import Answer, Interruption
+from relight.domain.incidents import Incident, Phase
+from relight.domain.ledger import Row, RowKind
+from relight.domain.plan import Mode, Plan, Restart
+from relight.domain.policy import Policy, Verdict
 from relight.lab.checkpoints import save
 from tests.console.conftest import Night, ago
 
@@ -99,3 +109,30 @@ def test_sizes():
         "1.2 TB",
         "5000 PB",
     ]
+
+
+def test_a_plan_is_shown_with_what_was_known_of_the_checkpoints():
+    """`show` and `why` say what a restart would have gone on from, and where that lies; without a look, nothing."""
+    at = datetime(2026, 12, 1, tzinfo=UTC)
+    key = AttemptKey(cluster="c", job_id=7, submit_time=at)
+    found = checkpoint("/run/checkpoint-40", 40, Answer.NO, at), checkpoint("/run/checkpoint-30", 30, Answer.YES, at)
+    series = Series(folder="/run", format=Format.HUGGING_FACE, how=HowNamed.LOG, checkpoints=found)
+    back = FallBack(why=Why.DAMAGED, folder="/run", target="checkpoint-30", step=30, aside=("checkpoint-40",))
+    plan = Plan(attempt=key, restart=Restart.REQUEUE, fall_back=back, reason="killed")
+    look = CheckpointLook(series=series, read_at=at)
+    given = {"id": "i1", "workflow_id": "w", "run_id": "r", "attempt": key, "lineage": "j", "kind": Interruption.CRASH}
+    given |= {"phase": Phase.PLANNING, "mode": Mode.AUTO, "opened_at": at, "detected_at": at}
+    for known, shown in ((look, True), (None, False)):
+        verdict = Verdict(plan=plan, mode=Mode.AUTO, mode_reason="", policy=Policy(), checkpoints=known)
+        body = verdict.model_dump(mode="json")
+        row = Row(id="p", kind=RowKind.PLANNED, at=at, cluster="c", body=body, seq=1, prev_hash="", hash="")
+        told = {
+            part.label: "\n".join(line.plain for line in part.lines) for part in parts.plan(Incident(**given), [row])
+        }
+        assert "go back to the checkpoint of step 30 (checkpoint-40 put aside)" in told["Plan"]
+        assert ("step 40, which is damaged" in told.get("Checkpoint", "")) is shown
+
+
+def checkpoint(path, step, whole, at):
+    given = {"path": path, "step": step, "format": Format.HUGGING_FACE, "modified_at": at, "size": 1}
+    return Checkpoint(**given, whole=whole)

@@ -15,7 +15,7 @@ from relight.clients.slurm import SlurmUnavailableError
 from relight.workers.cli import main
 
 GOOD = """cluster: east
-ledger: {url: "postgresql://relight:secret@db/relight"}
+ledger: {url: "postgresql://relight:hunter2@db/relight"}
 policy:
   modes:
     drain: off
@@ -140,7 +140,7 @@ def test_each_setting_is_shown_with_where_it_comes_from(file, monkeypatch):
     assert shown["policy.approval_expires"] == ("30m", "default")
     assert json.loads(shown["policy.rules[1]"][0])["set"] == {"mode": "auto", "approval_expires": "10m"}
     assert shown["policy.rules[1]"][1] == f"{file}:9"
-    assert "secret" not in found.output
+    assert "hunter2" not in found.output
 
 
 def test_only_what_was_decided_is_shown_when_asked(file):

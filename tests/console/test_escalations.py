@@ -12,7 +12,7 @@ from relight.domain.incidents import Incident, Outcome, Phase
 from relight.domain.ledger import RowKind
 from relight.domain.plan import Mode
 
-from .conftest import HOSTILE, NOW, Night, ago, verdict_for
+from .conftest import HOSTILE, Night, ago, verdict_for
 
 Relight = Callable[..., Result]
 FRESH = "relight show i2222222222 --script > job.sh && sbatch --chdir=/home/alice job.sh"
@@ -74,8 +74,8 @@ def test_the_script_that_was_kept(expired: Incident, relight: Relight):
 
 def test_a_script_that_could_not_be_read_is_said(night: Night, relight: Relight):
     """Rather than an empty file that would be submitted."""
-    attempt = night.attempt(4802, NOW)
-    incident = night.incident("i4444444444", attempt, NOW)
+    attempt = night.attempt(4802, ago())
+    incident = night.incident("i4444444444", attempt, ago())
     result = relight("show", incident.id, "--script")
     assert (result.exit_code, result.stdout) == (4, "")
     assert "no batch script of job 4802 could be read when it ran" in result.stderr

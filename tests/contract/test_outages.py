@@ -1,6 +1,7 @@
 """Slurm that does not answer: every read is unavailable and never empty, and all is right again afterwards."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -64,11 +65,12 @@ async def answers_again(site: Any, slurm: Slurm, job: JobRecord, *, ambiguous: b
 async def test_slurmctld_restarts(site: Any, slurm: Slurm, cluster: Cluster) -> None:
     """A crashed slurmctld is unavailable; started again it shows the same job, still running."""
     job = await site.running()
-    assert job.start_time is not None
-    started, saved = job.start_time.timestamp(), cluster.folder / "state/job_state"
+    # slurmctld writes its state down every few seconds, if anything has changed since it did so last.
+    cluster.run("scontrol", "update", f"JobId={job.job_id}", "Comment=to be remembered")
+    changed, saved = time.time(), cluster.folder / "state/job_state"
 
-    async def remembered() -> bool:  # slurmctld writes its state down every few seconds
-        return saved.exists() and saved.stat().st_mtime > started + 1
+    async def remembered() -> bool:
+        return saved.exists() and saved.stat().st_mtime > changed
 
     await site.until(remembered)
     with outage(cluster.kill_controller, cluster.start_controller):

@@ -363,8 +363,8 @@ def test_never_approved_without_a_quorum_of_different_people_who_may(asked, some
 
 @given(REQUESTS, words(no=False), st.randoms())
 def test_the_order_of_approvals_does_not_change_what_they_come_to(asked, some, shuffle: random.Random):
-    """Without a rejection among them: approved or still open all the same, by as many people."""
-    yes = [each for now, each in some if now == NOW and isinstance(each, SignedDecision)]
+    """Without a rejection, and each nonce used once: approved or still open all the same, by as many people."""
+    yes = list({each.nonce: each for now, each in some if now == NOW and isinstance(each, SignedDecision)}.values())
     other = list(yes)
     shuffle.shuffle(other)
     first, second = (heard(asked, *order).approval if order else Approval(request=asked) for order in (yes, other))
@@ -380,3 +380,59 @@ def test_a_rejection_before_the_quorum_ends_it_wherever_it_comes(asked, before, 
     last = heard(asked, *told_before, word("ada", approved=False, nonce="no"), *(each for _, each in after))
     assert bool(last.approval.rejection) is not approval.over
     assert bool(last.approval.approved_at) is approval.over
+
+
+# --- a service that vouches ------------------------------------------------------------------------------------------
+
+CONSOLE = Approver(
+    name="console",
+    key=public(KEYS["mallory"]),
+    may=("restart", "drain"),
+    vouches_for=("ada", "dave", "olga"),
+    owner_may=("restart",),
+)
+VOUCHED = (*LISTED, CONSOLE)
+
+
+def through(name, **fields):
+    """A word that the console signs for this person."""
+    return word("mallory", claims=name, nonce=fields.pop("nonce", name), **fields)
+
+
+def test_a_service_vouches_for_whom_it_is_listed_for_and_the_ledger_says_so():
+    """Olga has no key of her own: the console's signature stands for her."""
+    asked = request(needed=1, approvers=VOUCHED)
+    end = heard(asked, through("olga"))
+    assert (end.counts, end.decision.by, end.approval.votes[0].person) == (True, "olga (signed by console)", "olga")
+    assert set(asked.able) == {"ada", "bob", "carol", "olga"}
+
+
+def test_a_person_counts_once_by_the_own_key_and_through_the_service():
+    """Ada with her key, and ada through the console, are one person."""
+    end = heard(request(approvers=VOUCHED), word("ada"), through("ada"))
+    assert (end.counts, end.approval.over) == (False, False)
+    assert "ada has approved it already" in end.remark
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (through("bob"), "the key of console does not stand for bob"),
+        (through("bob", approved=False), "the key of console does not stand for bob"),
+        (through("dave"), "dave may not approve through console: drain"),
+        (through("erin"), "erin may not approve through console: drain"),
+    ],
+)
+def test_what_a_service_may_not_vouch_for(words, problem):
+    """Strangers, more than a person's own key could, and more than a job's user may say of the own job."""
+    end = heard(request(approvers=VOUCHED, needed=1), words)
+    assert not end.counts
+    assert problem in end.remark
+
+
+@pytest.mark.parametrize(("owner", "counts"), [("erin", True), ("frank", False), ("", False)])
+def test_a_jobs_user_approves_the_restart_of_the_own_job_only(owner, counts):
+    """By the service's key, where the site allows it; nobody is the user of what has none."""
+    asked = request(approvers=VOUCHED, needed=1, rights=("restart",), owner=owner)
+    assert heard(asked, through("erin")).counts is counts
+    assert ("erin" in asked.able) is counts

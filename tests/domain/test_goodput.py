@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relight.domain.attempts import AttemptKey
-from relight.domain.goodput import Badput, Run, cost_of, daly, interval, of_job, steps_redone, total
+from relight.domain.goodput import Badput, Run, of_job, steps_redone, total
+from relight.domain.goodput_parts import Moments, Part
 
 T0 = datetime(2026, 12, 1, tzinfo=UTC)
 
@@ -34,7 +35,9 @@ def run(start, end, first=None, last=None, **more):
     return Run(**{"attempt": key, "gpus": 8, "started_at": at(start), "ended_at": at(end), **steps, **more})
 
 
-CRASHED = run(0, 100, (1, 10), (90, 99), ended_badly=True, saves=4, saving=timedelta(minutes=4), saved_step=80)
+CRASHED = run(
+    0, 100, (1, 10), (90, 99), ended_badly=True, saves=4, timed_saves=4, saving=timedelta(minutes=4), saved_step=80
+)
 
 
 def test_a_job_that_crashed_once():
@@ -67,31 +70,94 @@ def test_what_was_not_read_is_neither_productive_nor_lost():
 
 
 def test_an_attempt_that_never_stepped_was_starting_up():
-    """Its output was read, and shows none."""
-    (account,) = of_job([run(0, 60, ended_badly=True)])
-    assert minutes(account) == {Badput.STARTUP: 60}
-    assert account.goodput == (0.0, 0.0)
+    """Its output was read, and another attempt shows that the job prints steps. Where none does, nobody knows."""
+    never = run(0, 60, ended_badly=True)
+    first, _ = of_job([never, run(60, 70, (1, 61), (9, 70), running=True)])
+    assert minutes(first) == {Badput.STARTUP: 60}
+    assert first.goodput == (0.0, 0.0)
+    (alone,) = of_job([never])
+    assert minutes(alone) == {Badput.UNKNOWN: 60}
 
 
 def test_a_hang_is_a_stall():
     """From the last step until somebody ended it."""
     (account,) = of_job([run(0, 60, (1, 5), (20, 25), ended_badly=True, saved_step=20)])
     assert minutes(account) == {Badput.STARTUP: 5, Badput.STALL: 35}
+    (account,) = of_job([run(0, 60, (1, 5), (20, 25), running=True, line_every=timedelta(minutes=1))])
+    assert minutes(account) == {Badput.STARTUP: 5, Badput.UNKNOWN: 30}, "while it runs nobody knows yet"
+
+
+def test_what_follows_the_last_printed_step():
+    """Up to one step line it was at work, which is lost unless it completed; a completed job's end is no stall."""
+    tail = {"line_every": timedelta(minutes=2), "saved_step": 20}
+    (died,) = of_job([run(0, 30, (1, 5), (20, 25), ended_badly=True, **tail)])
+    assert minutes(died) == {Badput.STARTUP: 5, Badput.WASTED: 2, Badput.STALL: 3}
+    (done,) = of_job([run(0, 30, (1, 5), (20, 25), completed=True, **tail)])
+    assert minutes(done) == {Badput.STARTUP: 5, Badput.UNKNOWN: 3}
+    assert done.explained == pytest.approx(0.9)
+
+
+def test_when_the_first_step_came_is_not_known():
+    """The follower came late: start-up and training cannot be told apart, the stall at its end can."""
+    late = run(0, 60, (1, 5), (20, 50), ended_badly=True, saved_step=20).model_copy(update={"first_step_at": None})
+    (account,) = of_job([late])
+    assert minutes(account) == {Badput.STALL: 10, Badput.UNKNOWN: 50}
+
+
+def test_silences_that_ended_by_themselves_and_saves_are_no_training():
+    """Together no more than there was."""
+    (account,) = of_job(
+        [run(0, 60, (1, 5), (20, 60), running=True, stalled=timedelta(minutes=9), saving=timedelta(hours=2))]
+    )
+    assert minutes(account) == {Badput.STARTUP: 5, Badput.SAVE: 46, Badput.STALL: 9}
+
+
+def test_a_disruption_is_divided():
+    """By the incident's moments and Slurm's SubmitTime; parts are the whole gap; the first wait stands apart."""
+    again = run(110, 200, (81, 120), (150, 200), running=True, queued_at=at(104))
+    first = CRASHED.model_copy(update={"queued_at": at(-30)})
+    moments = Moments(detected=at(101), planned=at(102), approved=at(103.5), started=at(105))
+    told = of_job([first, again], {first.attempt: moments})
+    assert told[0].queued == timedelta(minutes=30)
+    assert {part: time / timedelta(minutes=1) for part, time in told[1].gap_parts.items()} == {
+        Part.DETECTION: 1,
+        Part.DECISION: 1,
+        Part.APPROVAL: 1.5,
+        Part.ENDING: 1.5,
+        Part.QUEUE: 5,
+    }
+    alone = of_job([first, again])[1]
+    assert {part: time / timedelta(minutes=1) for part, time in alone.gap_parts.items()} == {
+        Part.UNATTENDED: 4,
+        Part.QUEUE: 6,
+    }
+    assert told[0].ettr < told[0].goodput
 
 
 @pytest.mark.parametrize(
     ("one", "later", "steps"),
     [
-        (CRASHED, run(110, 120, (81, 115), (85, 119)), 10),
-        (CRASHED, run(110, 120, (91, 115), (95, 119)), 0),
-        (CRASHED, run(110, 120, (90, 115), (110, 119), stride=10), 10),
-        (CRASHED, run(110, 120), 10),
-        (CRASHED, None, 10),
-        (CRASHED.model_copy(update={"saved_step": None}), None, None),
-        (CRASHED.model_copy(update={"ended_badly": False}), None, 0),
-        (run(0, 60), None, 0),
+        (CRASHED, (run(110, 120, (81, 115), (85, 119)),), 10),
+        (CRASHED, (run(110, 120, (91, 115), (95, 119)),), 0),
+        (CRASHED, (run(110, 120, (90, 115), (110, 119), stride=10),), 10),
+        (CRASHED, (run(110, 120),), 10),
+        (CRASHED, (), 10),
+        (CRASHED, (run(110, 120), run(130, 140, (41, 135), (45, 139))), 50),
+        (CRASHED.model_copy(update={"saved_step": None}), (), None),
+        (CRASHED.model_copy(update={"ended_badly": False}), (), 0),
+        (run(0, 60), (), 0),
     ],
-    ids=["again", "none", "printed each tenth", "not yet", "no retry", "no save known", "completed", "no step"],
+    ids=[
+        "again",
+        "none",
+        "printed each tenth",
+        "not yet",
+        "no retry",
+        "from far earlier, later",
+        "no save known",
+        "completed",
+        "no step",
+    ],
 )
 def test_steps_done_again(one, later, steps):
     """The next attempt's first step tells; else the newest checkpoint; else nobody knows."""
@@ -112,60 +178,34 @@ RUNS = st.builds(
     saving=st.integers(0, 400).map(lambda count: timedelta(minutes=count)),
     saves=st.integers(0, 9),
     saved_step=st.none() | st.integers(0, 300),
+    queued_at=st.none() | st.integers(-50, 500).map(at),
+    completed=st.booleans(),
+    stalled=st.integers(0, 400).map(lambda count: timedelta(minutes=count)),
+    line_every=st.none() | st.integers(0, 60).map(lambda count: timedelta(minutes=count)),
+)
+MOMENTS = st.builds(
+    lambda *ats: Moments(**dict(zip(("detected", "planned", "approved", "started"), ats, strict=True))),
+    *[st.none() | st.integers(-50, 900).map(at)] * 4,
 )
 
 
-@given(st.lists(RUNS | st.builds(run, st.integers(0, 500), st.integers(500, 900), read=st.booleans()), max_size=5))
-def test_every_second_is_accounted_for_once(runs):
-    """Whatever the clocks say: nothing is negative, and productive and lost time together are all of it."""
-    for account in of_job(runs):
-        assert account.productive >= timedelta(0)
-        assert all(time > timedelta(0) for time in account.lost.values())
-        assert account.productive + sum(account.lost.values(), timedelta(0)) == account.elapsed
-    summed = total(of_job(runs))
+@given(
+    st.lists(RUNS | st.builds(run, st.integers(0, 500), st.integers(500, 900), read=st.booleans()), max_size=5),
+    st.lists(MOMENTS, min_size=5, max_size=5),
+)
+def test_every_second_is_accounted_for_once(runs, moments):
+    """Whatever the clocks say: nothing is negative, productive and lost time are all of it, and so are the parts."""
+    none = timedelta(0)
+    accounts = of_job(runs, {each.attempt: told for each, told in zip(runs, moments, strict=False)})
+    for account in accounts:
+        assert account.productive >= none
+        assert all(time > none for time in account.lost.values())
+        assert account.productive + sum(account.lost.values(), none) == account.elapsed
+        assert all(time > none for time in (*account.gap_parts.values(), *account.tail_parts.values()))
+        assert sum(account.gap_parts.values(), none) == account.lost.get(Badput.RECOVERY, none)
+        assert sum(account.tail_parts.values(), none) <= account.lost.get(Badput.STALL, none)
+    summed = total(accounts)
+    assert summed.elapsed == sum((account.elapsed for account in accounts), none)
+    assert summed.productive + sum(summed.lost.values(), none) == summed.elapsed
     assert summed.goodput is None or 0 <= summed.goodput[0] <= summed.goodput[1] <= 1
-
-
-@given(st.floats(1, 3600), st.floats(600, 1e6))
-def test_the_best_interval_is_the_best(cost, between):
-    """No interval loses clearly less; Young's first-order formula is near it where saving is cheap."""
-
-    def loss(every):
-        return cost / every + every / (2 * between)
-
-    best = daly(cost, between)
-    assert all(loss(best) <= loss(best * factor) * 1.3 for factor in (0.1, 0.5, 2, 10) if cost < between / 10)
-    if cost < between / 1000:
-        assert best == pytest.approx((2 * cost * between) ** 0.5, rel=0.05)
-
-
-def test_what_another_interval_would_save():
-    """A save of a minute each twenty, an interruption each 90: Daly's 12.7 minutes would save a little."""
-    (account,) = of_job([CRASHED])
-    found = interval(account)
-    assert found.save_cost == timedelta(minutes=1)
-    assert found.now == timedelta(minutes=89 / 4)
-    assert 10 < found.best / timedelta(minutes=1) < 14
-    assert 0 < found.saved_share < 0.05
-    assert interval(account.model_copy(update={"interruptions": 0})) is None
-
-
-def test_an_incidents_parts_are_the_whole_time():
-    """From the last step before it to the step that it had reached; what was not written down joins the next part."""
-    moments = {
-        "last step": at(0),
-        "detected": at(1),
-        "planned": at(2),
-        "start set": at(3),
-        "running": at(10),
-        "first step": at(15),
-        "progress": at(20),
-    }
-    cost = cost_of("i1", moments, gpus=16, cause="CUDA_ECC", category="gpu")
-    told = {name: time / timedelta(minutes=1) for name, time in cost.parts.items()}
-    assert told == {"detection": 1, "decision": 1, "ending": 1, "queue wait": 7, "start-up": 5, "done again": 5}
-    assert cost.time == timedelta(minutes=20)
-    assert cost.gpu_hours == pytest.approx(16 / 3)
-    del moments["detected"], moments["running"]
-    assert cost_of("i1", moments, gpus=16).time == timedelta(minutes=20)
-    assert cost_of("i1", {}, gpus=16).parts == {}
+    assert summed.explained is None or 0 <= summed.explained <= 1

@@ -1,5 +1,7 @@
 """Slurm's words for states are read by one total table; what is not in it is unknown, never a guess."""
 
+from datetime import UTC, datetime
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,6 +10,7 @@ from relight.domain.slurm import (
     ENDED,
     ENDED_BADLY,
     JobFlag,
+    JobRecord,
     JobState,
     NodeFlag,
     NodeState,
@@ -224,3 +227,21 @@ def test_what_a_node_state_allows(node, words, lost, draining, eligible):
     state = parse_node_state(words)
     found = node("n1", state.state, flags=state.flags)
     assert (found.lost, found.draining, found.eligible) == (lost, draining, eligible)
+
+
+@pytest.mark.parametrize(
+    ("fields", "gpus"),
+    [
+        ({"tres": "cpu=64,mem=1T,node=2,billing=64,gres/gpu=16,gres/gpu:h100=16", "gres_per_node": "gpu:4"}, 16),
+        ({"gres_per_node": "gpu:h100:8(S:0-1)"}, 16),
+        ({"gres_per_node": "gpu,shard:3"}, 2),
+        ({"tres": "cpu=64,gres/gpu=many"}, 0),
+        ({}, 0),
+    ],
+    ids=["all that was asked for", "by node", "one each", "garbled", "not said"],
+)
+def test_gpus_of_a_job(fields, gpus):
+    """What was asked for together counts before what was asked for by node."""
+    submitted = datetime(2026, 12, 1, tzinfo=UTC)
+    record = JobRecord(job_id=1, state=JobState.RUNNING, submit_time=submitted, node_count=2, **fields)
+    assert record.gpus == gpus

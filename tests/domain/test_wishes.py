@@ -94,8 +94,9 @@ def test_mission_controls_comment_is_understood(section, asks):
 )
 def test_what_cannot_be_read_is_ignored_and_said(comment, said):
     """Nothing is asked then, and the remark is short."""
-    *asked, remarks = wishes(comment)
-    assert asked == [None, False, None]
+    asked = wishes(comment)
+    remarks = asked.remarks
+    assert asked._replace(remarks=()) == Wishes()
     (remark,) = remarks
     assert said in remark
     assert len(remark) < 160

@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from relight.lab.bench_checkpoints import PIECES, pickled_metadata
 from relight.lab.bench_checkpoints_command import checkpoints
+from relight.lab.checkpoint_writers import LAYOUTS, step_of, whole
+from relight.lab.dcp_metadata import PIECES, pickled_metadata
 
 
 def test_a_small_one(tmp_path: Path):
     """All that is written is found, and whole."""
     options = ["--files", "1000", "--shards", "20", "--size", "1", "--repeat", "1", "--folder", str(tmp_path)]
-    done = CliRunner().invoke(checkpoints, [*options, "--json"])
+    done = CliRunner().invoke(checkpoints, [*options, "--trials", "4", "--json"])
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
     assert told["discovery"]["checkpoints"] == told["discovery"]["steps"] == 7
@@ -22,8 +23,27 @@ def test_a_small_one(tmp_path: Path):
     assert told["guard"]["bytes"] == 10**9
     assert told["discovery_s"] > 0
     assert told["guard_s"] > 0
+    assert (told["trials"], told["restarts_from_damaged"], told["false_recovered"]) == (4, 0, 0)
+    assert told["killed"]["layouts"] == dict.fromkeys(LAYOUTS, 1)
     assert [*tmp_path.iterdir()] == []
-    assert "20 shards" in CliRunner().invoke(checkpoints, options).output
+    assert "20 shards" in CliRunner().invoke(checkpoints, [*options, "--trials", "0"]).output
+
+
+@pytest.mark.parametrize("name", [*LAYOUTS])
+def test_its_loaders_notice_damage(tmp_path, name):
+    """A trial that went on from something damaged would be counted: one byte, or one file, is enough."""
+    layout = LAYOUTS[name]
+    for step in (10, 20):
+        layout.save(tmp_path, step)
+    chosen = layout.choose(tmp_path)
+    assert (step_of(chosen), whole(layout, chosen)) == (20, True)
+    largest = max((p for p in (chosen, *chosen.rglob("*")) if p.is_file()), key=lambda p: p.stat().st_size)
+    data = bytearray(largest.read_bytes())
+    data[len(data) // 2] ^= 1
+    largest.write_bytes(data)
+    assert not whole(layout, chosen)
+    largest.unlink()
+    assert not whole(layout, chosen)
 
 
 def test_its_metadata_is_what_torch_reads():

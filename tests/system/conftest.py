@@ -43,6 +43,7 @@ def _new_stack(
     *,
     agents: bool = False,
     switches: int = 0,
+    fresh_jobs: bool = False,
     **policy: Any,
 ) -> Iterator[Stack]:
     production, ssh = profile is Profile.PRODUCTION, way is Way.SSH
@@ -52,6 +53,7 @@ def _new_stack(
     folder = Path(tempfile.mkdtemp(prefix="relight-sys-", dir="/tmp"))
     folder.chmod(0o755)
     given = {"nodes": nodes, "profile": profile, "way": way, "agents": agents, "switches": switches}
+    given |= {"fresh_jobs": fresh_jobs}
     stack = Stack(StackSpec(folder=folder, policy=policy, **given))
     try:
         stack.start()
@@ -63,7 +65,10 @@ def _new_stack(
 
 @pytest.fixture(scope="session")
 def new_stack() -> NewStack:
-    """Starts a stack: number of nodes, profile, way, agents, leaf switches, and keys of the policy."""
+    """Starts a stack: number of nodes, profile, way, agents, leaf switches, and keys of the policy.
+
+    `fresh_jobs` lets the service submit as the jobs' owner.
+    """
     return _new_stack
 
 

@@ -37,9 +37,9 @@ def now() -> datetime:
 def test_a_second_failure_waits_and_slurm_starts_the_job_though_relight_is_gone(lab: Lab) -> None:
     """Requeued at once, with StartTime put off; the worker is killed, and the job starts then all the same."""
     job = lab.train(checkpoint_every=1000)
-    # At another step: what fails twice at the same one is not tried a third time.
-    for attempt, step in enumerate((30, 15)):
-        lab.rule(job, rank=1, do=Deed.EXIT, step=step, code=7, attempts=(attempt,))
+    # At another step and on another node: what fails twice at the same place is not tried a third time.
+    for attempt, (rank, step) in enumerate(((1, 30), (0, 15))):
+        lab.rule(job, rank=rank, do=Deed.EXIT, step=step, code=7, attempts=(attempt,))
     first = lab.outcome(job)
     assert first.outcome is Outcome.RESTARTED_NO_PROGRESS, first.outcome_reason
     lab.until(lambda: lab.intents(job).count("start") == 2, "the second start to be set", about=job)

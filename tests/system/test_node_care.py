@@ -25,9 +25,9 @@ CONTAINED = 94
 
 @pytest.fixture(scope="module")
 def stack(new_stack: NewStack) -> Iterator[Stack]:
-    """Five nodes with agents, in auto, also for returns and downs; tests drain more often than a site would let us."""
+    """Nodes for all four tests, with agents, in auto, also for returns and downs; more drains than a site allows."""
     with new_stack(
-        nodes=5, agents=True, drains_per_hour=20, backoff=["0s"], modes={"return": "auto", "down": "auto"}
+        nodes=8, agents=True, drains_per_hour=20, backoff=["0s"], modes={"return": "auto", "down": "auto"}
     ) as stack:
         yield stack
 

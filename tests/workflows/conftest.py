@@ -31,6 +31,7 @@ from relight.domain import care
 from relight.domain.approvals import Request
 from relight.domain.attempts import AttemptKey
 from relight.domain.care import CareVerdict, Next, care_workflow_id
+from relight.domain.checkpoint_look import CheckpointLook
 from relight.domain.diagnosis import Action, Category, Diagnosis, Hypothesis, Implicated
 from relight.domain.evidence import Answer, Detection, Evidence, Interruption, Source
 from relight.domain.guard import Room
@@ -40,10 +41,12 @@ from relight.domain.permits import NODE_RIGHTS, Permit
 from relight.domain.plan import Mode, Plan, Restart
 from relight.domain.policy import Policy, Verdict
 from relight.domain.reports import CheckName, NodeCheck, Result
+from relight.domain.resubmission import FreshJob
 from relight.domain.rights import Approver
 from relight.domain.signatures import SignedDecision, signed
 from relight.domain.slurm import NodeRecord, NodeState
 from relight.workers.controller import WORKFLOWS, sandbox
+from relight.workflows.guard_cluster import GuardCluster
 from relight.workflows.recover_job import RecoverResult
 from relight.workflows.story import Status
 
@@ -57,7 +60,9 @@ CALLS: dict[str, c.Call[Any, Any]] = {
     v.name: v for module in (c, k) for v in vars(module).values() if isinstance(v, c.Call)
 }
 MUTATIONS = {c.KEEP_OUTPUTS.name, c.REQUEUE.name, c.CANCEL.name, c.EXCLUDE.name, c.RELEASE.name, c.START.name}
-MUTATIONS |= {c.DRAIN.name}
+MUTATIONS |= {c.DRAIN.name, c.FALL_BACK.name, c.SUBMIT.name, c.RELEASE_FRESH.name}
+FRESH = FreshJob(job_id=8, submit_time=T0, mark="relight-fresh:0123456789ab")
+"""What is submitted in place of a job that Slurm cannot queue again."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -198,11 +203,15 @@ class Script:
             c.DELIVER_DETECTIONS.name: c.Nothing(),
             c.WATCH_AGENTS.name: c.Nothing(),
             c.WATCH_METRICS.name: c.Nothing(),
+            c.EXPIRE_OUTPUTS.name: c.Nothing(),
+            c.ANCHOR_LEDGER.name: c.Nothing(),
             c.CONFIRM.name: c.Confirmation(
                 reason="Slurm shows FAILED", lineage="j1", job_name="train", user="ada", partition="gpu", nodes=("n1",)
             ),
             c.AWAIT_CLOSED.name: c.Nothing(),
             c.DIAGNOSE.name: diagnosis(),
+            c.LOOK_AT_CHECKPOINTS.name: CheckpointLook(read_at=T0),
+            c.FALL_BACK.name: c.FallenBack(text="the next attempt goes on from step 30", at=T0),
             c.PLAN.name: self.verdict(),
             c.RECORD_DECISION.name: c.Nothing(),
             c.VERIFY_DECISION.name: c.SignatureCheck(genuine=True),
@@ -214,6 +223,8 @@ class Script:
             c.RELEASE.name: c.Done(text="Slurm's hold is undone", at=T0),
             c.REPOINT.name: c.Done(text="", at=T0),
             c.START.name: c.Done(text="Slurm may start it at once", at=T0),
+            c.SUBMIT.name: c.Done(text="job 8 goes on in place of job 7, held", at=T0, fresh=FRESH),
+            c.RELEASE_FRESH.name: c.Done(text="job 8 waits for its start", at=T0),
             c.AWAIT_RUNNING.name: c.Running(attempt=next_attempt, nodes=("n1",), at=T0, text="running again on n1"),
             c.AWAIT_PROGRESS.name: c.Proof(moved=True, step=41, at=T0, text="step 41, past step 40"),
             c.CLOSE.name: c.Nothing(),
@@ -398,6 +409,16 @@ async def terminate(handle: WorkflowHandle[Any, Any]) -> None:
     except RPCError as error:
         if error.status is not RPCStatusCode.NOT_FOUND:
             raise
+
+
+async def start_guard(incident: Incident) -> WorkflowHandle[Any, Any]:
+    """The guard of the incident's cluster."""
+    return await incident.client.start_workflow(
+        GuardCluster.run,
+        c.GuardState(cluster=incident.attempt.cluster),
+        id=c.guard_id(incident.attempt.cluster),
+        task_queue=incident.task_queue,
+    )
 
 
 async def eventually(look: Callable[[], Awaitable[Any]], good: Callable[[Any], bool], within: float = 20) -> Any:

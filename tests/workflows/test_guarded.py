@@ -141,6 +141,16 @@ async def test_a_kill_switch_in_the_middle_ends_the_incident_as_overridden(incid
     assert len(script.args(c.START)) == 1
 
 
+@pytest.mark.parametrize("call", [c.PLAN, c.MAY_ACT, c.REQUEUE, c.START])
+async def test_a_kill_switch_that_cannot_be_looked_for_makes_the_incident_wait(incident, script, call):
+    """A file system that stood still for a while ends nothing: it is tried again until it can be told."""
+    unknown = ApplicationError("the kill switch cannot be looked for: no answer", type="KillSwitchUnknownError")
+    answer = script._answers[call.name][0] if call is not c.PLAN else script.verdict()
+    script.on(call, unknown, unknown, answer)
+    assert (await incident.run()).outcome is Outcome.RECOVERED
+    assert len(script.args(call)) == 3
+
+
 async def test_an_incident_from_before_the_upgrade_goes_on_as_it_was(incident, script, listener, monkeypatch):
     """No new commands: its history is replayed with those it made."""
     monkeypatch.setattr(workflow, "patched", lambda _patch: False)

@@ -9,6 +9,7 @@ from relight.activities import contracts as c
 from relight.activities.guard_standing import StoppedError
 from relight.activities.restart import ReadBackError
 from relight.clients import ledger, slurm
+from relight.clients.kill_switch import KillSwitchUnknownError
 from relight.workflows.options import DO_NOT_RETRY, OPTIONS
 
 CALLS = {name: value for module in (c, k) for name, value in vars(module).items() if isinstance(value, c.Call)}
@@ -27,6 +28,7 @@ WORTH_A_TRY = {
     slurm.SlurmVersionError,  # a cluster in the middle of its upgrade
     slurm.AmbiguousWriteError,
     ledger.LedgerUnavailableError,
+    KillSwitchUnknownError,
     ReadBackError,
 }
 

@@ -33,6 +33,7 @@ async def test_recovers_in_the_order_slurm_demands(incident, script):
     assert script.names == [
         c.CONFIRM.name,
         c.DIAGNOSE.name,
+        c.LOOK_AT_CHECKPOINTS.name,
         c.PLAN.name,
         c.MAY_ACT.name,
         c.KEEP_OUTPUTS.name,
@@ -87,7 +88,7 @@ async def test_monitor_observes_and_touches_nothing(incident, script):
     result = await incident.run()
     assert result.outcome is Outcome.OBSERVED
     assert result.reason == f"would have: requeue job {incident.attempt.job_id} excluding n2; drain n2"
-    assert script.names == [c.CONFIRM.name, c.DIAGNOSE.name, c.PLAN.name, c.CLOSE.name]
+    assert script.names == [c.CONFIRM.name, c.DIAGNOSE.name, c.LOOK_AT_CHECKPOINTS.name, c.PLAN.name, c.CLOSE.name]
 
 
 async def test_what_is_not_confirmed_is_not_diagnosed(incident, script):

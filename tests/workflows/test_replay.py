@@ -24,10 +24,10 @@ from relight.domain.evidence import Interruption
 from relight.domain.incidents import Outcome
 from relight.domain.plan import Mode, Restart
 from relight.workers.controller import WORKFLOWS, register_search_attributes, sandbox
-from relight.workflows.guard_cluster import GuardCluster
 from relight.workflows.watch_cluster import WatchCluster
 
-from .conftest import signed_by
+from .conftest import signed_by, start_guard
+from .history_paths import MORE
 
 HISTORIES = Path(__file__).parent / "histories"
 HELP = """
@@ -154,16 +154,6 @@ async def watch_continued_as_new(incident, script):
     return incident.client.get_workflow_handle(handle.id, run_id=handle.first_execution_run_id)
 
 
-async def start_guard(incident):
-    """The cluster's guard."""
-    return await incident.client.start_workflow(
-        GuardCluster.run,
-        c.GuardState(cluster=incident.attempt.cluster),
-        id=c.guard_id(incident.attempt.cluster),
-        task_queue=incident.task_queue,
-    )
-
-
 async def ended(incident, outcome):
     """The handle of an incident that ended so."""
     handle = await incident.start()
@@ -184,6 +174,7 @@ PATHS = (
     watch_continued_as_new,
     released,
     overtaken,
+    *MORE,
 )
 NAMES = [path.__name__ for path in PATHS]
 BEFORE = ("waited_on", "one_decision", "recovered_before", "adopted_before", "guard_grant_before", "stopped_before")

@@ -7,7 +7,10 @@ from temporalio.exceptions import ApplicationError
 from relight.activities import contracts as c
 from relight.workflows.watch_cluster import WatchCluster
 
-CALLS = (c.WATCH_JOBS, c.WATCH_NODES, c.FOLLOW_LOGS, c.DELIVER_DETECTIONS, c.WATCH_AGENTS, c.WATCH_METRICS)
+CALLS = (
+    *(c.WATCH_JOBS, c.WATCH_NODES, c.FOLLOW_LOGS, c.DELIVER_DETECTIONS),
+    *(c.WATCH_AGENTS, c.WATCH_METRICS, c.ANCHOR_LEDGER, c.EXPIRE_OUTPUTS),
+)
 WATCHERS = {call.name for call in CALLS}
 
 
