@@ -13,10 +13,11 @@ from typing import Any
 
 from relight.clients.checkpoint_mover import Standing, Wish
 from relight.clients.checkpoints import MovesUnavailableError
+from relight.clients.isolated import isolated
 from relight.domain.checkpoint_formats import ASIDE
 from relight.domain.checkpoint_look import FallBack
 
-_PROGRAM = (sys.executable, "-I", "-m", "relight.clients.checkpoint_mover")
+_PROGRAM = "relight.clients.checkpoint_mover"
 MOST_ANSWER = 1 << 16
 
 
@@ -53,7 +54,8 @@ class CheckpointMover:
         wish = await asyncio.to_thread(self._wish, change, user, incident, write=write)
         if wish is None:
             return Standing(done=False, problem=f"user {user} is not known here")
-        command = tuple(word.replace("{user}", user) for word in self._wrapper) or _PROGRAM
+        command = tuple(word.replace("{user}", user) for word in self._wrapper)
+        command = command or (sys.executable, *isolated(_PROGRAM))
         answer = await self._ran(command, json.dumps(wish._asdict()).encode())
         try:
             done, problem = json.loads(answer)

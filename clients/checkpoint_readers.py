@@ -13,12 +13,12 @@ from typing import Any, Self
 from relight.clients.checkpoint_reader import MOST_LINKS, Wish
 from relight.clients.checkpoint_survey import folder_of
 from relight.clients.checkpoints import WITHIN, Gathered
+from relight.clients.isolated import isolated
 from relight.clients.log_reader_process import MountReader
 from relight.clients.log_readers import MOST_PROCESSES, Mount, mount_of, parse_mounts
 from relight.clients.logs import LogUnreadableError
 from relight.domain.checkpoints import Root, Survey
 
-_PROGRAM = ("-I", "-m", "relight.clients.checkpoint_reader")
 MOST_ELSEWHERE = 16
 """Links into other file systems that are followed in one look."""
 
@@ -114,7 +114,9 @@ class CheckpointReaders:
             idle = [each for each, (reader, turn) in self._readers.items() if reader.idle and not turn.locked()]
             for each in idle if len(self._readers) >= MOST_PROCESSES else []:
                 self._readers.pop(each)[0].end()
-            reader = MountReader(mount.place, mount.point, self._private, self._timeout, _PROGRAM)
+            reader = MountReader(
+                mount.place, mount.point, self._private, self._timeout, isolated("relight.clients.checkpoint_reader")
+            )
             self._readers[key] = reader, asyncio.Lock()
         return self._readers[key]
 

@@ -20,6 +20,7 @@ ACCOUNTING = {"slurmdbd": "slurmdbd", "slurm-wlm-mysql-plugin": "", "mariadb-ser
 PRODUCTION = {"sudo": "sudo"}
 SSH = {"openssh-server": "sshd", "openssh-client": "ssh-agent", "mount": "mount"}
 METRICS = {"prometheus": "prometheus"}
+TESTED_WITH = {"postgresql": "", "chromium": "chromium", "git": "git"}
 """Package name to a binary that shows it is there (empty: ask dpkg)."""
 
 POLICY = Path("/usr/sbin/policy-rc.d")
@@ -35,10 +36,15 @@ def find_program(name: str) -> str | None:
     return shutil.which(name, path=os.pathsep.join((os.environ.get("PATH", ""), *SYSTEM_FOLDERS)))
 
 
-def missing(accounting: bool, production: bool, ssh: bool = False, metrics: bool = False) -> list[str]:
-    """Return the packages that a cluster of this kind lacks on this machine, in order of installation."""
+def missing(
+    accounting: bool, production: bool, ssh: bool = False, metrics: bool = False, tested_with: bool = False
+) -> list[str]:
+    """Return the packages that a cluster of this kind lacks on this machine, in order of installation.
+
+    `tested_with` adds what only tests of the ledger, its anchors and the console need.
+    """
     wanted = CORE | (ACCOUNTING if accounting else {}) | (PRODUCTION if production else {}) | (SSH if ssh else {})
-    wanted |= METRICS if metrics else {}
+    wanted |= (METRICS if metrics else {}) | (TESTED_WITH if tested_with else {})
     return [package for package, binary in wanted.items() if not _present(package, binary)]
 
 
@@ -60,11 +66,9 @@ def install(packages: Sequence[str], say: Callable[[str], None]) -> None:
         _apt(root, ["install", "--yes", "--no-install-recommends", *packages], say)
 
 
-def ensure(
-    accounting: bool, production: bool, say: Callable[[str], None], ssh: bool = False, metrics: bool = False
-) -> None:
+def ensure(accounting: bool, production: bool, say: Callable[[str], None], ssh: bool = False) -> None:
     """Install whatever a cluster of this kind lacks."""
-    install(missing(accounting, production, ssh, metrics), say)
+    install(missing(accounting, production, ssh), say)
 
 
 def _present(package: str, binary: str) -> bool:
@@ -121,7 +125,7 @@ def _no_service_starts(root: list[str], say: Callable[[str], None]) -> Iterator[
 
 UNITS = (
     *("slurmctld.service", "slurmd.service", "slurmdbd.service", "munge.service", "mariadb.service"),
-    *("ssh.service", "ssh.socket", "prometheus.service"),
+    *("ssh.service", "ssh.socket", "prometheus.service", "postgresql.service"),
 )
 
 
@@ -146,7 +150,7 @@ def _disable(root: list[str], units: set[str], say: Callable[[str], None]) -> No
 def main() -> None:
     """`python -m relight.lab.packages`: install all that the lab and the system tests need."""
     try:
-        ensure(accounting=True, production=True, say=print, ssh=True, metrics=True)
+        install(missing(accounting=True, production=True, ssh=True, metrics=True, tested_with=True), print)
     except SlurmNotInstallableError as error:
         sys.exit(f"Error: {error}")
 

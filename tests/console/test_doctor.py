@@ -71,7 +71,7 @@ def access(**given: object) -> Access:
     slurm = MemorySlurm(now)
     here = LocalRunner()
     parts = {"way": Way.COMMANDS, "why": "", "slurm": slurm, "runner": here, "nodes": slurm, "files": LocalFiles()}
-    return Access(**{**parts, "node_command": (), "node_runner": here, **given})
+    return Access(**{**parts, "node_command": (), "node_runner": here, "submitter": None, **given})
 
 
 def by_name(checks: object) -> dict[str, Check]:

@@ -148,6 +148,6 @@ def test_the_place_where_outputs_are_read_is_checked(store: dict[str, object], n
     """The store instead of the files; either would say nothing of the other."""
     slurm = MemorySlurm(lambda: datetime.now(UTC))
     runner = LocalRunner()
-    access = Access(Way.COMMANDS, "", slurm, runner, slurm, (), runner, LocalFiles())
+    access = Access(Way.COMMANDS, "", slurm, runner, slurm, (), runner, None, LocalFiles())
     names = [probe.name for probe in probes_of_slurm(Settings(logs={"store": store}), access)]
     assert [each for each in names if each in ("job logs", "log store")] == [name]

@@ -7,7 +7,6 @@ import pytest
 
 from relight.domain.incidents import Outcome
 from relight.domain.ledger import RowKind
-from relight.domain.plan import Restart
 from relight.domain.slurm import JobState
 from relight.lab import faults
 from relight.lab.fault_rules import Deed
@@ -153,26 +152,21 @@ def test_restarts_that_bring_no_progress_come_to_an_end(lab: Lab) -> None:
         assert lab.intents(each).count("requeue") == lab.restarts(each)
 
 
-def test_an_exclusion_that_would_leave_too_few_nodes_is_not_made(lab: Lab) -> None:
-    """A job on every node, a broken GPU: the retry is not shut out for ever (BadConstraints) by its own exclusion."""
+def test_nothing_is_taken_from_a_job_that_needs_every_node(lab: Lab) -> None:
+    """A job on all of them, a broken GPU: no exclusion (BadConstraints) and no drain shuts its retry out for ever."""
     job = lab.train(nodes=8)
     lab.until_step(job)
     broken = lab.inject(job, faults.gpu(rank=5)).node
     assert broken
-    lab.until(lambda: lab.drained(broken), f"{broken} to be drained")
-    lab.until_state(job, "PENDING")
-    lab.until_row(job, RowKind.EFFECT, step="start")
+    incident = lab.outcome(job)
+    check_recovered(lab, job, incident)
     assert lab.excluded(job) == set()
-    # The hardware is broken and the job needs all of it: it waits for the node, not for a person to edit the job.
-    lab.until(lambda: lab.field(job, "Reason") not in {"None", "BeginTime", "Cleaning"}, "a reason to wait")
-    assert "BadConstraints" not in (lab.field(job, "Reason") or "")
-    [incident] = lab.view.incidents(job)
-    assert incident.open
+    assert not lab.drained(broken)
     assert incident.plan
-    assert incident.plan.restart is Restart.REQUEUE
     assert "too few nodes" in incident.plan.reason
-    lab.resume(broken)
-    check_recovered(lab, job, lab.outcome(job))
+    [leave] = [row.body["leave"] for row in lab.rows(job, RowKind.LEAVE)]
+    assert not leave["granted"]
+    assert leave["reason"] == "the job needs 8 nodes and only 7 would be left for it"
 
 
 def test_of_an_array_only_the_failed_task_is_requeued(lab: Lab) -> None:

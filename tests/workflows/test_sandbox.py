@@ -36,7 +36,8 @@ async def test_workflow_files_mark_their_own_imports(environment, found):
 
 def test_workflows_bring_no_outside_system_along():
     """What runs in a workflow imports no client, no database, no subprocess of ours."""
-    code = "import sys; from relight.workflows import recover_job, guard_cluster, watch_cluster; print(*sys.modules)"
+    names = "care_for_node, recover_job, guard_cluster, notify_channel, watch_cluster"
+    code = f"import sys; from relight.workflows import {names}; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert [m for m in loaded if m.startswith(("relight.clients", "relight.attribution", "sqlalchemy", "yaml"))] == []
 
