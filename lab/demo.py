@@ -62,9 +62,12 @@ def run_demo(fault: str, *, leave: bool, engine: Engine, simulate: bool = False,
         began = time.monotonic()
         _title(f"{simulated.TITLE if simulate else 'Relight demo'}: {fault}")
         stack.start(lambda text: _say(f"started {text}"))
+        console = stack.start_console()
+        if console:
+            _say(f"started Relight's web console: {console}")
         _say(f"all up after {time.monotonic() - began:.1f} s, in {folder}")
         with ledger_of(stack.config) as view:
-            _play(stack, view, scenario, engine)
+            _play(stack, view, scenario, engine, console)
         if not leave:
             _wait_for_the_end(stack)
 
@@ -108,7 +111,7 @@ def _interrupt(_number: int, _frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _play(stack: Stack, view: LedgerView, scenario: Scenario, engine: Engine) -> None:
+def _play(stack: Stack, view: LedgerView, scenario: Scenario, engine: Engine, console: str) -> None:
     job = _submit(stack, scenario, engine)
     _train(stack, view, job, scenario.healthy_for)
     step = view.step(job) or 0
@@ -118,7 +121,7 @@ def _play(stack: Stack, view: LedgerView, scenario: Scenario, engine: Engine) ->
     where = f" on {injection.node}" if injection.node else ""
     _say(f"done{where}, with training at step {step}")
     _title("What Relight sees and does (seconds since the fault)")
-    incident = _tell(stack, view, job, injection.at)
+    incident = _tell(stack, view, job, injection.at, console)
     _check(stack, view, scenario, incident, injection)
     _summary(stack, scenario, incident, injection.at)
 
@@ -155,7 +158,7 @@ def _train(stack: Stack, view: LedgerView, job: int, healthy_for: timedelta) -> 
         raise DemoFailedError(f"job {job} did not keep running before the fault")
 
 
-def _tell(stack: Stack, view: LedgerView, job: int, since: datetime) -> Incident:
+def _tell(stack: Stack, view: LedgerView, job: int, since: datetime, console: str) -> Incident:
     """Print each thing as the ledger gets it, until the incident has closed."""
     seen, linked = 0, False
     until = time.monotonic() + ENDS_WITHIN_S
@@ -170,6 +173,8 @@ def _tell(stack: Stack, view: LedgerView, job: int, since: datetime) -> Incident
                 _say(f"{(row.at - since).total_seconds():6.1f}  {line}")
         if incidents and not linked:
             linked = True
+            if console:
+                _say(f"        the incident in the console:  {console}/incidents/{incidents[0].id}")
             _say(f"        the incident in Temporal: {link(stack, incidents[0])}")
         if incidents and not incidents[0].open:
             return incidents[0]

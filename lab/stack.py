@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,19 @@ class Stack:
         user = self.cluster.users.service
         shutil.chown(self.data, user, user)
         return as_user(user, self.folder / "runtime", command)
+
+    def start_console(self) -> str:
+        """Start the web console, open to who is on this machine; its address, or nothing where it is not installed.
+
+        It is there some seconds later, and is ended with the rest.
+        """
+        if find_spec("nicegui") is None:
+            return ""
+        with claimed_ports(1) as port:
+            listen = f"127.0.0.1:{port}"
+        command = [sys.executable, "-m", "relight.workers.cli", "console", "--dev", "--listen", listen]
+        spawn(command, self.folder / "console.log", self._environment())
+        return f"http://{listen}"
 
     @property
     def data(self) -> Path:
