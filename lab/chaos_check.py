@@ -68,7 +68,8 @@ class Truth(NamedTuple):
     deeds: Sequence[Deed]
     executions: Sequence[Execution]
     rows: Sequence[Row]
-    chain_problem: str = ""
+    findings: Sequence[str] = ()
+    """What `relight audit verify` finds."""
 
 
 _ENDS = frozenset({What.ENDED, What.NODE_FAIL, What.CANCEL, What.REQUEUE})
@@ -102,7 +103,7 @@ _WHATS = {
 
 def check(truth: Truth) -> list[Violation]:
     """Return all violations."""
-    found = [Violation(Kind.UNRECORDED, None, f"the ledger: {truth.chain_problem}")] if truth.chain_problem else []
+    found = [Violation(Kind.UNRECORDED, None, f"audit: {finding}") for finding in truth.findings]
     ledger = _Ledger(truth.rows)
     for case in truth.cases:
         runs = _runs(case, truth.deeds)

@@ -330,9 +330,9 @@ def test_what_becomes_of_a_job_after_its_trial_is_not_the_trials(records: Record
     assert records.found() == {Kind.DOUBLED}
 
 
-def test_a_broken_chain_is_told() -> None:
-    """What the ledger says counts for nothing then."""
-    truth = Truth([], {}, [], OURS, [], [], [], chain_problem="row 4: its hash is wrong")
+def test_what_the_audit_finds_is_told() -> None:
+    """Of a ledger whose chain is broken nothing counts; nor may be done what nobody had approved."""
+    truth = Truth([], {}, [], OURS, [], [], [], findings=["row 4: its hash is wrong"])
     assert [violation.kind for violation in check(truth)] == [Kind.UNRECORDED]
 
 
