@@ -74,6 +74,7 @@ def probes_of_slurm(settings: Settings, access: "Access") -> tuple[Probe, ...]:
         Probe("Slurm", lambda: doctor_slurm.check_slurm(settings, access), patience),
         Probe("Slurm rights", lambda: doctor_slurm.check_rights(settings, access), patience),
         Probe("node wrapper", lambda: doctor_slurm.check_wrapper(settings, access), patience),
+        Probe("fresh jobs", lambda: doctor_slurm.check_submitter(settings, access), patience),
         _job_logs(settings, access, patience + 10),
         Probe("kernel logs", lambda: doctor_site.check_kernel_logs(settings, slurm, files), patience + 10),
         Probe("GPU metrics", lambda: doctor_metrics.check_metrics(settings, slurm), patience + 10),

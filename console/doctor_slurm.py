@@ -166,6 +166,18 @@ async def check_wrapper(settings: Settings, access: Access) -> Sequence[Check]:
     )
 
 
+async def check_submitter(settings: Settings, access: Access) -> Sequence[Check]:
+    """relight-submit, where a site has set it up, is root's. It is not called: it works as a user, and submits."""
+    command = settings.slurm.submit_wrapper
+    if not command:
+        return ()
+    program = next((Path(word) for word in reversed(command) if word.startswith("/")), None)
+    if program is not None and isinstance(access.runner, LocalRunner) and (problem := owned_by_others(program)):
+        hint = f"Install clients/relight_submit.py as {program}, owned by root, mode 0755."
+        return (warn("fresh jobs", problem, hint),)
+    return (ok("fresh jobs", f"submitted by {' '.join(command)}"),)
+
+
 def _allow(settings: Settings, access: Access) -> str:
     """How the account that calls relight-node gets leave to."""
     if access.node_command == FORCED:

@@ -155,6 +155,8 @@ def _print_waiting(console: Console, story: Story, now: datetime) -> None:
             known = f"Slurm can requeue the attempt until {local(plan.requeue_until, now)}; after that only a fresh"
             console.print(words(f"{known} submission remains, as {story.incident.user or 'its user'}:", "dim"))
             console.print(words(f"  {plan.fresh}", "dim"))
+        elif plan and plan.fresh:
+            console.print(words(f"  By hand: {plan.fresh}", "dim"))
         return
     text = f"It should have expired {ago(until, now)}, and nobody has closed it: does the worker run? relight doctor"
     console.print(words(text, "bold red"))

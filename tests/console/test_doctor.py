@@ -32,7 +32,14 @@ from relight.config.settings import PolicySettings, Settings, Way, load
 from relight.console.doctor import Probe, check_variables, look
 from relight.console.doctor_checks import Check, Health, ok
 from relight.console.doctor_site import check_approval_key, check_job_logs, check_kernel_logs, check_ledger
-from relight.console.doctor_slurm import check_facts, check_slurm, check_wrapper, judge_level, owned_by_others
+from relight.console.doctor_slurm import (
+    check_facts,
+    check_slurm,
+    check_submitter,
+    check_wrapper,
+    judge_level,
+    owned_by_others,
+)
 from relight.console.doctor_temporal import check_temporal
 from relight.domain.plan import Mode
 from relight.domain.slurm import SlurmFacts
@@ -183,6 +190,16 @@ async def test_the_real_wrapper_answers_with_its_usage():
     other, auto = access(node_command=("/bin/true",), node_runner=Elsewhere()), {"mode": "auto"}
     assert (await check_wrapper(settings(policy=auto), other))[0].status is Health.FAIL
     assert (await check_wrapper(settings(policy={"mode": "monitor"}), access(node_command=())))[0].status is Health.WARN
+
+
+async def test_the_program_that_submits_fresh_jobs_must_be_roots(tmp_path: Path):
+    """Where the site has set it up; nothing is said where it has not."""
+    assert await check_submitter(settings(), access()) == ()
+    given = settings(slurm={"submit_wrapper": ["sudo", "-n", "-u", "{user}", f"{tmp_path}/relight-submit"]})
+    (check,) = await check_submitter(given, access())
+    assert check.status is Health.WARN
+    assert "No such file" in check.found
+    assert f"Install clients/relight_submit.py as {tmp_path}/relight-submit" in check.advice
 
 
 async def test_the_account_that_needs_leave_for_the_wrapper_is_the_one_that_calls_it():
