@@ -71,6 +71,8 @@ class Watch:
         self._set_aside = SetAside(site)
         self._nudged = asyncio.Event()
         self._blind: dict[str, datetime] = {}
+        self._took: dict[str, timedelta] = {}
+        """How long the last read took, by what was read."""
         self._last: tuple[JobRecord, ...] = ()
         """All jobs in the look before this one."""
         self._over: frozenset[Execution] | None = None
@@ -107,8 +109,8 @@ class Watch:
             generation = 0
             while self._site.clock() < until:
                 generation += 1
-                took, busy = await self._timed(what, look, period)
-                least = max(LOOKS_APART, _left_alone(took))
+                rest, busy = await self._timed(what, look, period)
+                least = max(LOOKS_APART, rest)
                 if busy:
                     await poll(self._site, max(BACK_OFF, least), generation)
                 elif what == "nodes":  # no hook tells of them
@@ -120,17 +122,23 @@ class Watch:
     async def _timed(
         self, what: str, look: Callable[[], Awaitable[timedelta]], period: timedelta
     ) -> tuple[timedelta, bool]:
-        """How long slurmctld was kept busy, and whether it asks to be left alone."""
+        """How long slurmctld is to be left alone, and whether it asks for that.
+
+        A read that takes long because slurmctld stood still for once says nothing of what the next one takes; nor
+        does one that came to nothing. Else one outage of seconds would be followed by minutes of blindness.
+        """
         began = _monotonic()
         try:
             async with asyncio.timeout(LOOK_WITHIN):
                 took = await look()
         except SlurmUnavailableError as error:
-            took = _monotonic() - began
-            await self._is_blind(what, error, within(BACK_OFF + _left_alone(took)))
-            return took, isinstance(error, SlurmBusyError)
-        self._sees(what, within(max(period, _left_alone(took)) + _monotonic() - began))
-        return took, False
+            rest = min(_left_alone(_monotonic() - began), BACK_OFF)
+            await self._is_blind(what, error, within(BACK_OFF + rest))
+            return rest, isinstance(error, SlurmBusyError)
+        rest = _left_alone(min(took, self._took.get(what, took)))
+        self._took[what] = took
+        self._sees(what, within(max(period, rest) + _monotonic() - began))
+        return rest, False
 
     def _until_settled(self) -> timedelta | None:
         """How soon to look again while Slurm has not said how an attempt ended; None where there is none such."""

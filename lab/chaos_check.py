@@ -22,6 +22,8 @@ FORGETS = timedelta(seconds=10)
 """slurmctld saves its state every 5 s: killed, it forgets what it did since, and does not know that it did (seen)."""
 SLACK = timedelta(seconds=0.1)
 """Between the clocks of two processes of one machine, one of which writes milliseconds."""
+NOTICED_WITHIN = timedelta(seconds=45)
+"""An attempt that nobody saw running is known by then, whatever broke meanwhile."""
 SECOND = timedelta(seconds=1)
 """Slurm's own times have no parts of it."""
 
@@ -186,8 +188,14 @@ def _interrupted(
 
 
 def _lost(case: Case, runs: Sequence[_Run], ledger: _Ledger, crashes: Sequence[datetime]) -> Iterator[Violation]:
-    keys = {key for _, key in _interrupted(case, runs, ledger, crashes) if key} | set(case.interrupted)
-    for key in sorted(keys, key=str):
+    interrupted = list(_interrupted(case, runs, ledger, crashes))
+    for run, key in interrupted:
+        ended = max(deed.at for deed in run.deeds)
+        if key is None and not _forgotten(run.start, crashes) and case.until - ended > NOTICED_WITHIN:
+            yield Violation(
+                Kind.LOST, case.trial, f"job {case.job} ended at {ended:%T}, and nobody knew that it had run"
+            )
+    for key in sorted({key for _, key in interrupted if key} | set(case.interrupted), key=str):
         if not ledger.ends(key):
             yield Violation(Kind.LOST, case.trial, f"{key} was interrupted, and no incident of it came to an end")
     for incident, (key, at) in ledger.opened.items():

@@ -39,7 +39,7 @@ STRIKES_AT_LATEST_S = 100.0
 """A row that a moment waits for may never come: then it breaks by then."""
 SETTLES_WITHIN_S = 600.0
 """A slurmctld that has forgotten a job's end shows it RUNNING without tasks for up to five minutes (seen)."""
-QUIET_S, STOPPED_S = 3.0, 25.0
+QUIET_S, STOPPED_S = 3.0, 60.0
 """So long nothing may be open; where the job does not train, longer: what Slurm does to it may still be noticed."""
 GOES_ON = frozenset({Outcome.RECOVERED, Outcome.ADOPTED, Outcome.RESTARTED_UNVERIFIED})
 """Outcomes after which the job trains."""

@@ -309,6 +309,36 @@ async def test_a_busy_slurmctld_is_left_alone(world, what):
     assert (world.sleeps, world.clock.now - began) == (1, BACK_OFF)
 
 
+@pytest.mark.parametrize("what", ["jobs", "nodes"])
+@pytest.mark.parametrize(
+    ("reads", "rests"),
+    [
+        ([0.1, 9, 0.1], "one that took long for once says nothing of the next"),
+        ([0.1, None, 0.1], "nor does one that came to nothing, after ten seconds"),
+        ([3, 3, 3], "a slurmctld that is slow is left alone ten times as long"),
+    ],
+)
+async def test_an_outage_of_seconds_is_not_followed_by_minutes_of_blindness(world, monkeypatch, what, reads, rests):
+    """How long slurmctld is left alone follows what reads take as a rule."""
+    monkeypatch.setattr("relight.activities.watch._monotonic", lambda: timedelta(seconds=world.clock.now.timestamp()))
+    real, ends, began, takes = getattr(world.slurm, what), [], [], iter(reads)
+
+    async def read():
+        began.append(world.clock.now)
+        seconds = next(takes, 0.1)
+        world.clock.on(10 if seconds is None else seconds)
+        ends.append(world.clock.now)
+        if seconds is None:
+            raise SlurmUnavailableError("no answer within 10 s")
+        return await real()
+
+    setattr(world.slurm, what, read)
+    arg = c.WatchInput(cluster="test", run_for=timedelta(seconds=120))
+    await world.run(getattr(world.watch, f"watch_{what}"), arg)
+    rest = (began[2] - ends[1]).total_seconds()
+    assert rest == 28.5 if reads[1] == 3 else rest <= BACK_OFF.total_seconds(), rests
+
+
 async def test_the_watchers_end_when_their_time_is_up(world):
     """A round a second for jobs, one every two for nodes; then the workflow continues as new."""
     reads = counted(world, "jobs", "nodes")

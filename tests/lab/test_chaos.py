@@ -230,6 +230,16 @@ def test_an_interruption_without_an_incident_is_lost(records: Records) -> None:
     assert records.found() == {Kind.LOST}
 
 
+def test_an_attempt_that_ran_and_failed_unseen_is_lost(records: Records) -> None:
+    """Once there was time to notice it."""
+    records.deeds[-1:] = [Deed(at(18), What.ENDED, JOB)]
+    records.rows = [row for row in records.rows if row.kind is not RowKind.ATTEMPT_SEEN or row.at < at(15)]
+    records.executions.pop()
+    assert records.found() == set()
+    records.until = 80.0
+    assert records.found() == {Kind.LOST}
+
+
 @pytest.mark.parametrize("outcome", ["", "not_confirmed", "superseded"])
 def test_an_incident_that_comes_to_no_end_of_its_own_is_lost(records: Records, outcome: str) -> None:
     """It is open for ever, or was taken for nothing."""
