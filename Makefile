@@ -14,7 +14,7 @@ ARGS ?=
 TORCH ?= no
 
 # How many files of tests run at once (0: in pytest's own process, for a debugger). Most tests of the system wait.
-JOBS ?= 2
+JOBS ?= 3
 SPREAD = -n $(JOBS) --dist loadfile
 
 .DEFAULT_GOAL := help

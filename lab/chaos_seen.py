@@ -48,9 +48,10 @@ class SeenRows:
         """The job's first row of that sort; None when there is none in time."""
         return await wait_for(lambda: next(filter(wanted, self._by_job[job]), None), within_s)
 
-    def attempts(self, job: int) -> list[AttemptKey]:
-        """The job's attempts, oldest first."""
-        return [AttemptKey.parse(row.attempt) for row in self._by_job[job] if row.kind is RowKind.ATTEMPT_SEEN]
+    def attempts(self, job: int, name: str = "") -> list[AttemptKey]:
+        """The job's attempts, oldest first; with a name, those of jobs of that name."""
+        seen = [row for row in self._by_job[job] if row.kind is RowKind.ATTEMPT_SEEN]
+        return [AttemptKey.parse(row.attempt) for row in seen if name in {"", row.body["record"]["name"]}]
 
     def outcomes(self, job: int) -> list[tuple[AttemptKey, Outcome]]:
         """How the job's incidents ended, in that order, but for those that had nothing to do."""

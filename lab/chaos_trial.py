@@ -93,7 +93,7 @@ async def play(scene: Scene, number: int, script: Script) -> Trial:
     began = time.monotonic()
     job = await _submit(scene, number)
     try:
-        key = await _trains(scene, job, script)
+        key = await _trains(scene, number, job, script)
         hit, after = await _break(scene, number, job, script)
         settled = await _until(lambda: _settled(scene, job, key), SETTLES_WITHIN_S)
     finally:
@@ -150,13 +150,16 @@ def _cancel(cluster: Cluster, number: int, job: int) -> None:
         raise ClusterError(f"job {job} is still there after scancel")
 
 
-async def _trains(scene: Scene, job: int, script: Script) -> AttemptKey:
-    """Wait until the job has trained for a while; the attempt that does."""
+async def _trains(scene: Scene, number: int, job: int, script: Script) -> AttemptKey:
+    """Wait until the job has trained for a while; the attempt that does.
+
+    A slurmctld that has forgotten a job gives its number to another: an attempt of that one is not meant.
+    """
     rng = Random(script.seed)
     steps = LEARNS_FOR if script.fault is Fault.HANG else rng.randint(*TRAINS_FOR)
 
     async def reached() -> AttemptKey | None:
-        keys = scene.seen.attempts(job)
+        keys = scene.seen.attempts(job, _name(number))
         progress = await scene.seen.progress(keys[-1]) if keys else None
         return keys[-1] if progress and (progress.last_step or 0) >= steps else None
 

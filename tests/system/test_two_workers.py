@@ -24,7 +24,7 @@ from .conftest import Lab, check_recovered
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
-JOBS, WATCHERS = 4, 6
+JOBS, WATCHERS = 4, 8
 AFTER_OUTAGE_S = 240
 """An activity that died with its worker is tried again only when its time is up, after 30 to 120 s."""
 
