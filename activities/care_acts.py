@@ -6,6 +6,7 @@ allowed. `relight-node` looks once more, as root.
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from typing import NamedTuple
 
 from temporalio import activity
 
@@ -44,13 +45,11 @@ class CareActs:
     @activity.defn(name=k.RETURN_NODE.name)
     async def return_node(self, arg: k.NodeActInput) -> k.Acted:
         """Give the node back, if it is still ours, empty, checked a short while ago, and that is allowed."""
-        mutation = Mutation(self._site, arg.care, f"undrain-{arg.care.node}-{arg.round}")
-        done, meant = await mutation.before()
-        if done:
-            return _acted(done)
-        node = await self._node(arg)
-        if node is None:
-            return await self._end(mutation, arg, CareOutcome.GONE, f"Slurm no longer knows {arg.care.node}")
+        begun = await self._begin(arg, f"undrain-{arg.care.node}-{arg.round}")
+        if isinstance(begun, k.Acted):
+            return begun
+        node: NodeRecord | None
+        mutation, meant, node = begun
         held = hold(node, arg.care.mark)
         if held is Hold.FREED and meant:
             return await self._returned(mutation, arg, node)
@@ -88,13 +87,11 @@ class CareActs:
     @activity.defn(name=k.DOWN_NODE.name)
     async def down_node(self, arg: k.NodeActInput) -> k.Acted:
         """Set a node down that hangs in COMPLETING past all limits, with leave on record, and allowed."""
-        mutation = Mutation(self._site, arg.care, f"down-{arg.care.node}")
-        done, meant = await mutation.before()
-        if done:
-            return _acted(done)
-        node = await self._node(arg)
-        if node is None:
-            return await self._end(mutation, arg, CareOutcome.GONE, f"Slurm no longer knows {arg.care.node}")
+        begun = await self._begin(arg, f"down-{arg.care.node}")
+        if isinstance(begun, k.Acted):
+            return begun
+        node: NodeRecord | None
+        mutation, meant, node = begun
         reason = node_reason(arg.care.incident, arg.cls, arg.summary)
         if not (node.state is NodeState.DOWN and hold(node, arg.care.mark) is Hold.OURS):
             if hold(node, arg.care.mark) is Hold.TAKEN:
@@ -135,13 +132,11 @@ class CareActs:
     @activity.defn(name=k.ASK_PLATFORM.name)
     async def ask_platform(self, arg: k.NodeActInput) -> k.Acted:
         """Put HyperPod's word in place of our mark: from then on the node is the platform's."""
-        mutation = Mutation(self._site, arg.care, f"action-{arg.care.node}-{arg.round}")
-        done, meant = await mutation.before()
-        if done:
-            return _acted(done)
-        node = await self._node(arg)
-        if node is None:
-            return await self._end(mutation, arg, CareOutcome.GONE, f"Slurm no longer knows {arg.care.node}")
+        begun = await self._begin(arg, f"action-{arg.care.node}-{arg.round}")
+        if isinstance(begun, k.Acted):
+            return begun
+        node: NodeRecord | None
+        mutation, meant, node = begun
         words = ACTION[arg.right]
         if not node.reason.startswith(words):
             if hold(node, arg.care.mark) is not Hold.OURS:
@@ -168,6 +163,17 @@ class CareActs:
         return self._not_permitted(arg, node)
 
     # --- what they share ---
+
+    async def _begin(self, arg: k.NodeActInput, step: str) -> "k.Acted | _Begun":
+        """The node as it is now, or what became of it: it was done before, or Slurm no longer knows it."""
+        mutation = Mutation(self._site, arg.care, step)
+        done, meant = await mutation.before()
+        if done:
+            return _acted(done)
+        node = await self._node(arg)
+        if node is None:
+            return await self._end(mutation, arg, CareOutcome.GONE, f"Slurm no longer knows {arg.care.node}")
+        return _Begun(mutation, meant, node)
 
     async def _node(self, arg: k.NodeActInput) -> NodeRecord | None:
         try:
@@ -197,6 +203,15 @@ class CareActs:
     async def _end(self, mutation: Mutation, arg: k.NodeActInput, outcome: CareOutcome, text: str) -> k.Acted:
         told = c.Done(text=f"{outcome}: {text}", outcome=Outcome.OVERRIDDEN, at=self._site.clock())
         return _acted(await mutation.effect(told, arg.care.node))
+
+
+class _Begun(NamedTuple):
+    """An act on a node that is there."""
+
+    mutation: Mutation
+    meant: bool
+    """Whether its intent is on record already."""
+    node: NodeRecord
 
 
 def _meant(arg: k.NodeActInput, what: str, reason: str) -> dict[str, str]:

@@ -1,11 +1,11 @@
 """Pieces that all pages share: states, times, facts, notices, empty lists, pagers. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 from relight.console.output import state_style
 from relight.console.text import local
-from relight.console.web.look import Child, Html, link, tag
+from relight.console.web.look import Child, Html, link, path, tag
 from relight.console.web.read_values import Told
 
 _TONES = (("red", "bad"), ("yellow", "warn"), ("green", "good"), ("blue", "busy"), ("cyan", "busy"), ("dim", "soft"))
@@ -119,12 +119,24 @@ def sub(*children: Child) -> Html:
     return tag("div", *children, class_="sub")
 
 
-def pager(before: str, after: str, told: str) -> Html:
-    """Where a list goes on; an empty address: nowhere."""
-    pieces = [tag("span", told, class_="grow"), before and link(before, "Newer", class_="button", rel="prev")]
-    return tag(
-        "nav", pieces, after and link(after, "Older", class_="button", rel="next"), class_="pager", aria_label="More"
-    )
+def pager(place: str, kept: Mapping[str, str], here: str, further: str, told: str = "") -> Html:
+    """Where a list goes on.
+
+    Args:
+        place: the list's page.
+        kept: its filters.
+        here: the cursor of the page that is shown; empty for the first.
+        further: the cursor of the next one; empty where there is none.
+        told: what to say between the two.
+    """
+    newer = here and link(path(place, **kept), "Newer", class_="button", rel="prev")
+    older = further and link(path(place, **kept, after=further), "Older", class_="button", rel="next")
+    return tag("nav", tag("span", told, class_="grow"), newer, older, class_="pager", aria_label="More")
+
+
+def counted(total: int | None) -> str:
+    """How many a list has in all; empty where they were not counted."""
+    return f"{total:,} found" if total is not None else ""
 
 
 def choice(name: str, label: str, options: Iterable[tuple[str, str]], chosen: str) -> Html:

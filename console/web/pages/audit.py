@@ -45,9 +45,7 @@ def show(found: Page[AuditLine], query: Mapping[str, str], now: datetime) -> Htm
         none = empty("No row fits" if kept else "The ledger is empty", link("/audit", "Show all"), fine=False)
         return join(head("Audit", *beside), line, none)
     listed = table(_HEADINGS, (_row(each, now) for each in found.items), "Rows of the ledger, the newest first")
-    first = path("audit", **kept) if query.get("after") else ""
-    later = path("audit", **kept, after=found.next) if found.next else ""
-    return join(head("Audit", *beside), line, listed, pager(first, later, ""))
+    return join(head("Audit", *beside), line, listed, pager("audit", kept, query.get("after", ""), found.next))
 
 
 def _about(incident: str) -> Html:

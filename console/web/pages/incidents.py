@@ -5,7 +5,20 @@ from datetime import datetime, timedelta
 
 from relight.console.text import nodes, span
 from relight.console.web.look import Html, join, link, path, tag
-from relight.console.web.look_parts import ago, badge, cell, choice, empty, head, lasting, pager, search, sub, table
+from relight.console.web.look_parts import (
+    ago,
+    badge,
+    cell,
+    choice,
+    counted,
+    empty,
+    head,
+    lasting,
+    pager,
+    search,
+    sub,
+    table,
+)
 from relight.console.web.pages.asked import Asked, View
 from relight.console.web.read_values import Ask, IncidentFilter, IncidentLine, Page
 from relight.domain.diagnosis import Category
@@ -56,7 +69,6 @@ def _known(word: str, words: type[Interruption] | type[Category]) -> str:
 
 def show(found: Page[IncidentLine], query: Mapping[str, str]) -> Html:
     """The page."""
-    count = f"{found.total:,} found" if found.total is not None else ""
     filters = (
         choice("state", "State", _STATES, query.get("state", "")),
         choice("kind", "Kind of interruption", _KINDS, query.get("kind", "")),
@@ -69,10 +81,9 @@ def show(found: Page[IncidentLine], query: Mapping[str, str]) -> Html:
     }
     if not found.items:
         return join(head("Incidents"), line, _none(kept))
-    first = path("incidents", **kept) if query.get("after") else ""
-    later = path("incidents", **kept, after=found.next) if found.next else ""
-    pages = pager(first, later, "older ones" if query.get("after") else "the newest")
-    return join(head("Incidents", count), line, rows(found.items, "Incidents, newest first"), pages)
+    here = query.get("after", "")
+    pages = pager("incidents", kept, here, found.next, "older ones" if here else "the newest")
+    return join(head("Incidents", counted(found.total)), line, rows(found.items, "Incidents, newest first"), pages)
 
 
 def _none(kept: Mapping[str, str]) -> Html:

@@ -11,6 +11,7 @@ from relight.console.web.look_parts import (
     cell,
     choice,
     clock,
+    counted,
     empty,
     facts,
     head,
@@ -68,10 +69,9 @@ def show(found: Page[JobLine], query: Mapping[str, str]) -> Html:
         more = [link("/jobs", "Show all")] if kept else ["Relight has seen none running on this cluster."]
         return join(head("Jobs"), line, empty(none, *more, fine=False))
     listed = table(_HEADINGS, (_row(each) for each in found.items), "Jobs, the newest first")
-    first = path("jobs", **kept) if query.get("after") else ""
-    later = path("jobs", **kept, after=found.next) if found.next else ""
-    count = f"{found.total:,} found" if found.total is not None else ""
-    return join(head("Jobs", count), line, listed, pager(first, later, ""))
+    return join(
+        head("Jobs", counted(found.total)), line, listed, pager("jobs", kept, query.get("after", ""), found.next)
+    )
 
 
 def _row(line: JobLine) -> list[Html]:

@@ -12,6 +12,7 @@ from relight.console.web.look_parts import (
     cell,
     choice,
     clock,
+    counted,
     empty,
     facts,
     head,
@@ -66,13 +67,11 @@ def show(found: Page[NodeLine], query: Mapping[str, str]) -> Html:
         )
         return join(head("Nodes"), line, none)
     listed = table(_HEADINGS, (_row(each) for each in found.items), "Nodes")
-    first = path("nodes", **kept) if query.get("after") else ""
-    later = path("nodes", **kept, after=found.next) if found.next else ""
     return join(
-        head("Nodes", f"{found.total:,} found" if found.total is not None else ""),
+        head("Nodes", counted(found.total)),
         line,
         listed,
-        pager(first, later, ""),
+        pager("nodes", kept, query.get("after", ""), found.next),
     )
 
 
