@@ -28,17 +28,31 @@ from relight.domain.policy import successors
 from relight.domain.slurm import ENDED, ENDED_BADLY, AccountingRow, JobRecord, JobState, NodeRecord
 from relight.domain.watching import Ended, began_anew, missed
 
+STILL_NEWS = timedelta(minutes=15)
+"""An unwatched time in which a job ended and began to run again is looked into when it was no longer than this.
+
+What Slurm started again by itself is then followed up: nobody knows yet whether it trains. After a longer one the end
+is only written down; a service that was off for a weekend has no news to tell of it.
+"""
+
 
 class Look:
     """One read of all jobs; the nodes are read once with it, and only where an end needs them."""
 
-    def __init__(self, site: Site, jobs: tuple[JobRecord, ...], last: tuple[JobRecord, ...], *, gap: bool) -> None:
+    def __init__(
+        self,
+        site: Site,
+        jobs: tuple[JobRecord, ...],
+        last: tuple[JobRecord, ...],
+        *,
+        unwatched: timedelta = timedelta(),
+    ) -> None:
         self._site = site
         self.jobs = jobs
         self.last = last
         """All jobs in the look before."""
-        self.gap = gap
-        """Whether more may have happened since the last look than two looks one after the other show."""
+        self.unwatched = unwatched
+        """How long nobody looked before it; zero where the look before was the last that was due."""
         self._nodes: tuple[NodeRecord, ...] | None = None
 
     async def nodes(self) -> tuple[NodeRecord, ...]:
@@ -285,11 +299,11 @@ class Ends:
 
 
 def _stands(told: Told, look: Look) -> bool:
-    """False when the end is old: the job has been run again since, in a time that was not watched."""
+    """False when the end is old: the job has been run again since, more than once or in a long unwatched time."""
     record, attempt = told.record, told.attempt
     if record is None or not requeued(attempt, record):
         return True
-    return record.restarts <= attempt.record.restarts + 1 and not (look.gap and record.running)
+    return record.restarts <= attempt.record.restarts + 1 and not (record.running and look.unwatched > STILL_NEWS)
 
 
 def _led(record: JobRecord, look: Look) -> bool:

@@ -77,6 +77,8 @@ class Watch:
         """All jobs in the look before this one."""
         self._over: frozenset[Execution] | None = None
         """The executions that were over in it; None before this process's first look."""
+        self._looked_at = _EVER
+        """When it was, by our clock."""
         self._newest = _EVER
         """The newest time of Slurm's own clock that it showed."""
         self._counted: dict[int, int] = {}
@@ -168,7 +170,7 @@ class Watch:
         began = _monotonic()
         jobs = await self._site.slurm.jobs()
         took = _monotonic() - began
-        look = Look(self._site, jobs, self._last, gap=self._over is None or "jobs" in self._blind)
+        look = Look(self._site, jobs, self._last, unwatched=await self._unwatched(at))
         found = compare({key: s.attempt for key, s in running.items()}, jobs, self._site.cluster)
         unsettled = False
         for ended in found.ended:
@@ -190,8 +192,15 @@ class Watch:
         if not self._since:
             cursor = {"looked_at": at.isoformat(), "newest": self._newest.isoformat()}
             await self._site.ledger.commit(Change(cursors={self._cursor: cursor}))
-        self._last = jobs
+        self._last, self._looked_at = jobs, at
         return took
+
+    async def _unwatched(self, now: datetime) -> timedelta:
+        """How long nobody looked: since another process did, or since the last read that told anything."""
+        if self._over is not None:
+            return now - self._looked_at if "jobs" in self._blind else timedelta()
+        last = await self._site.ledger.cursor(self._cursor)
+        return now - datetime.fromisoformat(last["looked_at"]) if last else timedelta.max
 
     @property
     def _cursor(self) -> str:

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from relight.activities.ends import STILL_NEWS
 from relight.activities.watch import ACCOUNTING_LAGS, Watch
 from relight.clients.ledger import LedgerUnavailableError
 from relight.clients.slurm import SlurmUnavailableError
@@ -592,15 +593,20 @@ async def test_many_ends_cost_one_read_of_the_nodes(world):
     assert (len(await found(world)), len(reads)) == (4, 1)
 
 
-async def test_blindness_ends_an_unwatched_time(world):
-    """After a read that failed, a job that runs again already is not an interruption any more."""
+@pytest.mark.parametrize("blind", [True, False], ids=["reads that failed", "another worker"])
+@pytest.mark.parametrize(("unwatched", "news"), [(STILL_NEWS, True), (STILL_NEWS + timedelta(seconds=1), False)])
+async def test_what_slurm_started_again_unwatched_is_followed_up_for_a_while(world, unwatched, news, blind):
+    """Nobody knows yet whether it trains; after a long unwatched time the end is only written down."""
     attempt = await world.train(nodes=1)
     world.slurm.lose_node("n1")
-    world.clock.on(130)
-    world.watch._blind["jobs"] = world.clock.now
-    await world.look()
+    watch = world.watch if blind else restarted(world)
+    if blind:
+        watch._blind["jobs"] = world.clock.now
+    world.clock.now = world.watch._looked_at + unwatched
+    await world.run(watch._look_at_jobs)
     assert world.record(attempt).running
-    assert await found(world) == []
+    assert len(await ends(world)) == 1
+    assert await found(world) == ([(attempt.key.job_id, Interruption.NODE_LOST)] if news else [])
 
 
 async def test_a_failed_read_of_accounting_leaves_the_end_known(world):
