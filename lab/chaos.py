@@ -25,7 +25,7 @@ from relight.clients.ledger_audit import LedgerAudit
 from relight.clients.ledger_sql import SqlLedger
 from relight.config.settings import load
 from relight.domain.ledger import Row
-from relight.lab.chaos_check import Case, Kind, Truth, Violation, check
+from relight.lab.chaos_check import Case, Kind, Truth, Violation, check, story
 from relight.lab.chaos_draw import draw
 from relight.lab.chaos_nodes import tend
 from relight.lab.chaos_parts import NotMendedError, Parts
@@ -83,6 +83,8 @@ class Played:
         self.trials: list[Trial] = []
         self.not_run: list[str] = []
         self.violations: list[Violation] = []
+        self.stories: dict[int, list[str]] = {}
+        """By trial, of those with violations."""
         self.interrupted = False
         self.failed = ""
         self.facts: dict[str, Any] = {}
@@ -210,6 +212,7 @@ async def _judge(stack: ChaosStack, played: Played) -> None:
         for trial in played.trials
         if not trial.settled
     ]
+    played.stories = {each.trial: story(truth, each.trial) for each in played.violations if each.trial is not None}
     played.facts |= {
         "slurm": cluster.status().slurm_version,
         "agents": len(stack.agents),

@@ -6,6 +6,7 @@ be: an interruption without an incident that ended in an outcome (`lost`), somet
 (`healthy_drain`).
 """
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -14,6 +15,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from relight.domain.attempts import AttemptKey
+from relight.domain.base import clip
 from relight.domain.incidents import Outcome
 from relight.domain.ledger import Row, RowKind
 from relight.lab.chaos_record import Deed, Execution, What
@@ -26,6 +28,8 @@ NOTICED_WITHIN = timedelta(seconds=45)
 """An attempt that nobody saw running is known by then, whatever broke meanwhile."""
 SECOND = timedelta(seconds=1)
 """Slurm's own times have no parts of it."""
+_SHOWN = 400
+"""Characters of a row in a story."""
 
 
 class Kind(StrEnum):
@@ -115,6 +119,19 @@ def check(truth: Truth) -> list[Violation]:
     found += _unrecorded(truth, ledger, trials)
     found += _nodes(truth, ledger)
     return found
+
+
+def story(truth: Truth, trial: int) -> list[str]:
+    """What was done to the trial's job, and what the ledger has of it, in order of time: to tell why it went wrong."""
+    jobs = {case.job for case in truth.cases if case.trial == trial}
+    told = [
+        (deed.at, f"slurmctld: {deed.what} {deed.uid or ''} {deed.text}") for deed in truth.deeds if deed.job in jobs
+    ]
+    told += [(at, "slurmctld was killed") for at in truth.crashes]
+    for row in truth.rows:
+        if row.kind is RowKind.BLIND or (row.attempt and AttemptKey.parse(row.attempt).job_id in jobs):
+            told.append((row.at, f"ledger: {row.kind} {row.id} {json.dumps(row.body)[:_SHOWN]}"))
+    return [f"{at:%T.%f} {clip(text, 2 * _SHOWN)}" for at, text in sorted(told)]
 
 
 class _Ledger:

@@ -31,6 +31,7 @@ def result(order: Order, played: Played) -> dict[str, Any]:
         **counts,
         "upper_95": upper,
         "violations": [{"kind": v.kind, "seed": v.trial, "text": v.text} for v in played.violations],
+        "stories": played.stories,
         "trains": sum(trial.trains for trial in played.trials),
         "not_run": played.not_run,
         "outcomes": dict(Counter(outcome for trial in played.trials for outcome in trial.outcomes).most_common()),

@@ -5,7 +5,7 @@ import sqlite3
 import stat
 import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
@@ -228,7 +228,7 @@ async def test_incidents_are_found_by_prefix_and_filter(ledger: SqlLedger):
 
 async def test_a_failing_change_leaves_nothing(ledger: SqlLedger, tmp_path: Path):
     """When the last table refuses, the rows written before it in the same change are gone too."""
-    with sqlite3.connect(tmp_path / "db/ledger.db") as raw:
+    with closing(sqlite3.connect(tmp_path / "db/ledger.db")) as raw, raw:
         raw.execute("CREATE TRIGGER no BEFORE INSERT ON cursors BEGIN SELECT RAISE(ABORT, 'no'); END")
     raw.close()
     change = Change(
@@ -304,7 +304,7 @@ async def test_a_newer_schema_is_refused(tmp_path: Path):
     """A database that a newer Relight has migrated is left alone."""
     where = (f"sqlite:///{tmp_path}/l.db", tmp_path / "key")
     SqlLedger.open(*where).close()
-    with sqlite3.connect(tmp_path / "l.db") as raw:
+    with closing(sqlite3.connect(tmp_path / "l.db")) as raw, raw:
         raw.execute("UPDATE alembic_version SET version_num = '9999'")
     raw.close()
     with pytest.raises(LedgerCorruptError, match=r"schema 9999.*upgrade Relight"):
@@ -371,7 +371,7 @@ async def test_a_missing_server_is_unavailable(tmp_path: Path):
 async def test_an_unreadable_value_is_corrupt(ledger: SqlLedger, tmp_path: Path):
     """A read model that somebody spoiled raises, it is not skipped."""
     await ledger.commit(Change(incidents=(incident("i1"),)))
-    with sqlite3.connect(tmp_path / "db/ledger.db") as raw:
+    with closing(sqlite3.connect(tmp_path / "db/ledger.db")) as raw, raw:
         raw.execute("UPDATE incidents SET state = '{}'")
     raw.close()
     with pytest.raises(LedgerCorruptError, match="Incident"):

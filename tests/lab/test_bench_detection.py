@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from relight.activities.ingest import Ingest
 from relight.activities.site import Site
 from relight.attribution.progress_marks import StepMark
 from relight.clients.kernel_logs import KernelLogFiles
+from relight.clients.ledger_sql import SqlLedger
 from relight.clients.log_files import LogFiles
 from relight.clients.memory import MemorySlurm, memory_ledger
 from relight.config.settings import IngestSettings
@@ -229,13 +231,13 @@ class Counting(Ingest):
         return self.asked >= 6
 
 
-def site(tmp_path: Path, slurm: MemorySlurm) -> Site:
+def site(tmp_path: Path, slurm: MemorySlurm, ledger: SqlLedger) -> Site:
     """A site whose Slurm is simulated."""
     return Site(
         cluster="test",
         slurm=slurm,
         nodes=slurm,
-        ledger=memory_ledger(),
+        ledger=ledger,
         logs=LogFiles(),
         kernel_logs=KernelLogFiles(""),
         policy=Policy(),
@@ -256,14 +258,17 @@ async def test_beats_are_taken_or_counted_as_refused(
 ) -> None:
     """By the real endpoint, alone and in batches: one of three nodes is not known."""
     monkeypatch.setattr(bench_load, "BEAT_S", 0.3)
-    key, ingest = tmp_path / "key", Counting(site(tmp_path, MemorySlurm(clock, nodes=("d1", "d2"))), lambda: None)
-    async with asyncio.timeout(20), serving(IngestSettings(listen="127.0.0.1:0"), key, ingest) as bound:
-        assert bound is not None
-        send = partial(bench_load.send_beats, bound, open_key(key), 3, ingest, relayed=relayed)
-        try:
-            numbers = await asyncio.to_thread(send)
-        finally:
-            ingest.asked = 6
+    key, slurm, ledger = tmp_path / "key", MemorySlurm(clock, nodes=("d1", "d2")), memory_ledger()
+    ingest = Counting(site(tmp_path, slurm, ledger), lambda: None)
+    listening = serving(IngestSettings(listen="127.0.0.1:0"), key, ingest)
+    with closing(ledger):
+        async with asyncio.timeout(20), listening as bound:
+            assert bound is not None
+            send = partial(bench_load.send_beats, bound, open_key(key), 3, ingest, relayed=relayed)
+            try:
+                numbers = await asyncio.to_thread(send)
+            finally:
+                ingest.asked = 6
     assert {sight.node for sight in ingest.sights()} == {"d1", "d2"}
     assert numbers["answered"] >= 2
     assert numbers["refused"] >= 1

@@ -18,7 +18,7 @@ from relight.domain.attempts import AttemptKey
 from relight.domain.ledger import Row, RowKind
 from relight.lab import chaos_liar, packages
 from relight.lab.chaos_bounds import at_most, upper_bound
-from relight.lab.chaos_check import Case, Kind, Truth, check
+from relight.lab.chaos_check import Case, Kind, Truth, check, story
 from relight.lab.chaos_commands import CALLS, Commands
 from relight.lab.chaos_draw import COMMANDS, Fault, How, Part, draw
 from relight.lab.chaos_record import Deed, Execution, What, read_accounting, read_log
@@ -198,7 +198,12 @@ class Records:
         self.rows = [row for row in self.rows if row.kind is not kind or word not in row.id]
 
     def found(self) -> set[Kind]:
-        truth = Truth(
+        return {violation.kind for violation in check(self.truth)}
+
+    @property
+    def truth(self) -> Truth:
+        """All that is compared."""
+        return Truth(
             cases=[Case(1, JOB, self.interrupted, at(self.until))],
             broken=self.broken,
             crashes=self.crashes,
@@ -207,7 +212,6 @@ class Records:
             executions=self.executions,
             rows=self.rows,
         )
-        return {violation.kind for violation in check(truth)}
 
 
 @pytest.fixture
@@ -344,6 +348,16 @@ def test_what_the_audit_finds_is_told() -> None:
     """Of a ledger whose chain is broken nothing counts; nor may be done what nobody had approved."""
     truth = Truth([], {}, [], OURS, [], [], [], findings=["row 4: its hash is wrong"])
     assert [violation.kind for violation in check(truth)] == [Kind.UNRECORDED]
+
+
+def test_a_story_tells_slurm_and_ledger_in_order_of_time(records: Records) -> None:
+    """And nothing of other jobs."""
+    records.deeds.append(records.deeds[0]._replace(job=JOB + 1, text="another job's"))
+    told = story(records.truth, 1)
+    assert told == sorted(told)
+    assert {line.split()[1] for line in told} == {"slurmctld:", "ledger:"}
+    told_of = sum(deed.job == JOB for deed in records.deeds) + sum(bool(row.attempt) for row in records.rows)
+    assert len(told) == told_of
 
 
 # --- the parts

@@ -11,7 +11,6 @@ import schemathesis
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis.errors import Unsatisfiable
-from starlette.testclient import TestClient
 
 from relight.clients.ledger import LedgerUnavailableError
 from relight.clients.ledger_sql import SqlLedger
@@ -356,15 +355,14 @@ def test_no_call_fails(data: Path, mode: schemathesis.GenerationMode):
         allowed = {503} if case.path.endswith(("/decisions", "/trying")) else set()
         assert answer.status_code < 500 or answer.status_code in allowed, (case.as_curl_command(), answer.text)
 
-    with TestClient(app, base_url="http://127.0.0.1:8470", raise_server_exceptions=False):
-        schema = schemathesis.openapi.from_dict(app.openapi())
-        schema.app = app
-        limits = hypothesis_settings(
-            max_examples=6, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
-        )
-        for found in schema.get_all_operations():
-            # What takes no parameter cannot be asked wrongly.
-            with suppress(Unsatisfiable):
-                limits(given(case=found.ok().as_strategy(generation_mode=mode))(ask))()
+    schema = schemathesis.openapi.from_dict(app.openapi())
+    schema.app = app  # it starts and ends the app itself, for each call
+    limits = hypothesis_settings(
+        max_examples=6, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    )
+    for found in schema.get_all_operations():
+        # What takes no parameter cannot be asked wrongly.
+        with suppress(Unsatisfiable):
+            limits(given(case=found.ok().as_strategy(generation_mode=mode))(ask))()
     assert len(asked) > 50
     assert 200 in asked or mode is schemathesis.GenerationMode.NEGATIVE
