@@ -14,6 +14,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import NamedTuple
 
+from relight.clients.slurm_parse import expand_hosts
 from relight.domain.attempts import AttemptKey
 from relight.domain.base import clip
 from relight.domain.incidents import Outcome
@@ -25,7 +26,7 @@ FORGETS = timedelta(seconds=10)
 SLACK = timedelta(seconds=0.1)
 """Between the clocks of two processes of one machine, one of which writes milliseconds."""
 NOTICED_WITHIN = timedelta(seconds=45)
-"""An attempt that nobody saw running is known by then, whatever broke meanwhile."""
+"""An attempt that nobody saw running is known by then, and what broke one, whatever else broke meanwhile."""
 SECOND = timedelta(seconds=1)
 """Slurm's own times have no parts of it."""
 _SHOWN = 400
@@ -86,12 +87,29 @@ class _Run(NamedTuple):
 
     start: datetime
     deeds: tuple[Deed, ...]
+    nodes: tuple[str, ...]
 
-    def broke(self, crashes: Sequence[datetime]) -> bool:
-        """Whether Slurm's record shows that it ended badly, before anybody ended it and slurmctld remembers that."""
-        ends = [deed for deed in self.deeds if deed.what in _ENDS]
-        known = [deed for deed in ends if not _forgotten(deed.at, crashes)]
+    def broke(self, truth: Truth, until: datetime) -> bool:
+        """Whether it ended badly by then by Slurm's record, before anybody ended it and slurmctld remembers that.
+
+        Or a node was broken under it: one that is back before slurmctld has missed it leaves a job that only hangs.
+        """
+        ends = [deed for deed in self.deeds if deed.what in _ENDS and deed.at <= until]
+        over = min([until, *(deed.at for deed in ends)])
+        if any(self.start <= at <= over for node in self.nodes for at in truth.broken.get(node, ())):
+            return True
+        known = [deed for deed in ends if not _forgotten(deed.at, truth.crashes)]
         return any(deed.what in {What.ENDED, What.NODE_FAIL} for deed in (known or ends)[:1])
+
+
+class _Interrupted(NamedTuple):
+    """A run that somebody or Slurm itself interrupted."""
+
+    run: _Run
+    key: AttemptKey | None
+    """The attempt that Relight took it for."""
+    undone: bool
+    """slurmctld forgot that it had run, and so that it had ended, and ran the same attempt again."""
 
 
 _WHATS = {
@@ -113,7 +131,7 @@ def check(truth: Truth) -> list[Violation]:
     ledger = _Ledger(truth.rows)
     for case in truth.cases:
         runs = _runs(case, truth.deeds)
-        found += _lost(case, runs, ledger, truth.crashes)
+        found += _lost(case, runs, ledger, truth)
         found += _doubled(case, runs, ledger, truth)
     trials = {case.job: case.trial for case in truth.cases}
     found += _unrecorded(truth, ledger, trials)
@@ -188,31 +206,34 @@ class _Ledger:
 def _runs(case: Case, deeds: Iterable[Deed]) -> list[_Run]:
     mine = [deed for deed in deeds if deed.job == case.job and deed.at <= case.until]
     starts = [number for number, deed in enumerate(mine) if deed.what is What.START]
-    return [_Run(mine[a].at, tuple(mine[a:b])) for a, b in pairwise([*starts, len(mine)])]
+    return [_Run(mine[a].at, tuple(mine[a:b]), expand_hosts(mine[a].node)) for a, b in pairwise([*starts, len(mine)])]
 
 
-def _interrupted(
-    case: Case, runs: Sequence[_Run], ledger: _Ledger, crashes: Sequence[datetime]
-) -> Iterator[tuple[_Run, AttemptKey | None]]:
-    """The runs that somebody or Slurm itself interrupted, with the attempt that Relight took them for."""
+def _interrupted(case: Case, runs: Sequence[_Run], ledger: _Ledger, truth: Truth) -> Iterator[_Interrupted]:
     before: datetime | None = None
+    keys = []
     for run in runs:
-        key = ledger.attempt_at(case.job, run.start, before)
-        if run.broke(crashes) or (key and key in case.interrupted):
-            yield run, key
+        keys.append(ledger.attempt_at(case.job, run.start, before))
         # A start that slurmctld forgot and made again is of the same attempt.
-        before = before if _forgotten(run.start, crashes) else run.start
+        before = before if _forgotten(run.start, truth.crashes) else run.start
+    for number, (run, key) in enumerate(zip(runs, keys, strict=True)):
+        undone = key is not None and _forgotten(run.start, truth.crashes) and key in keys[number + 1 :]
+        if run.broke(truth, case.until) or (key in case.interrupted and key not in keys[:number]):
+            yield _Interrupted(run, key, undone)
 
 
-def _lost(case: Case, runs: Sequence[_Run], ledger: _Ledger, crashes: Sequence[datetime]) -> Iterator[Violation]:
-    interrupted = list(_interrupted(case, runs, ledger, crashes))
-    for run, key in interrupted:
+def _lost(case: Case, runs: Sequence[_Run], ledger: _Ledger, truth: Truth) -> Iterator[Violation]:
+    interrupted = list(_interrupted(case, runs, ledger, truth))
+    for run, key, _ in interrupted:
         ended = max(deed.at for deed in run.deeds)
-        if key is None and not _forgotten(run.start, crashes) and case.until - ended > NOTICED_WITHIN:
+        if key is None and not _forgotten(run.start, truth.crashes) and case.until - ended > NOTICED_WITHIN:
             yield Violation(
                 Kind.LOST, case.trial, f"job {case.job} ended at {ended:%T}, and nobody knew that it had run"
             )
-    for key in sorted({key for _, key in interrupted if key} | set(case.interrupted), key=str):
+    noticed = case.until - NOTICED_WITHIN
+    stands = {each.key for each in interrupted if each.key and not each.undone and each.run.broke(truth, noticed)}
+    undone = {each.key for each in interrupted if each.undone}
+    for key in sorted(stands | (set(case.interrupted) - undone), key=str):
         if not ledger.ends(key):
             yield Violation(Kind.LOST, case.trial, f"{key} was interrupted, and no incident of it came to an end")
     for incident, (key, at) in ledger.opened.items():
@@ -221,7 +242,7 @@ def _lost(case: Case, runs: Sequence[_Run], ledger: _Ledger, crashes: Sequence[d
 
 
 def _doubled(case: Case, runs: Sequence[_Run], ledger: _Ledger, truth: Truth) -> Iterator[Violation]:
-    broken = {run.start for run, _ in _interrupted(case, runs, ledger, truth.crashes)}
+    broken = {each.run.start for each in _interrupted(case, runs, ledger, truth)}
     for run in runs:
         requeues = [d for d in run.deeds if d.what is What.REQUEUE and d.uid == truth.ours]
         for first, second in pairwise(requeues):

@@ -71,7 +71,8 @@ _PLAIN = (
     (re.compile(r"requeue job JobId=(?P<job>\d+) due to failure of node (?P<node>\S+)"), What.NODE_FAIL),
     (re.compile(r"Killing JobId=(?P<job>\d+) on failed node (?P<node>\S+)"), What.NODE_FAIL),
     (re.compile(r"debug:  _job_requeue_op: Holding JobId=(?P<job>\d+), requeue-hold exit"), What.NODE_FAIL),
-    (re.compile(r"_job_complete: requeue JobId=(?P<job>\d+) due to node failure"), What.NODE_FAIL),
+    # "per user/system request": its node could not launch it (seen where the node had lost its power just before).
+    (re.compile(r"_job_complete: requeue JobId=(?P<job>\d+) (?:due to node failure|per user)"), What.NODE_FAIL),
     (re.compile(r"_job_complete: JobId=(?P<job>\d+) (?:OOM|(?:WEXITSTATUS|WTERMSIG) [1-9])"), What.ENDED),
     (re.compile(r"Recovered JobId=(?P<job>\d+) "), What.RECOVERED),
 )

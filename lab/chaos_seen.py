@@ -53,6 +53,11 @@ class SeenRows:
         seen = [row for row in self._by_job[job] if row.kind is RowKind.ATTEMPT_SEEN]
         return [AttemptKey.parse(row.attempt) for row in seen if name in {"", row.body["record"]["name"]}]
 
+    def again(self, key: AttemptKey) -> bool:
+        """Whether slurmctld forgot how the attempt ended, and started it a second time."""
+        rows = self._by_job[key.job_id]
+        return any(row.kind is RowKind.NOTE and row.id.startswith(f"{key}/again/") for row in rows)
+
     def outcomes(self, job: int) -> list[tuple[AttemptKey, Outcome]]:
         """How the job's incidents ended, in that order, but for those that had nothing to do."""
         closed = [row for row in self._by_job[job] if row.kind is RowKind.CLOSED]

@@ -232,15 +232,17 @@ async def _settled(scene: Scene, job: int, key: AttemptKey) -> bool | None:
     began, looked = time.monotonic(), datetime.now(UTC)
     while True:
         ends = scene.seen.outcomes(job)
-        if scene.seen.open(job) or scene.seen.undelivered(job) or not any(about == key for about, _ in ends):
+        again = scene.seen.again(key)
+        told = again or any(about == key for about, _ in ends)
+        if scene.seen.open(job) or scene.seen.undelivered(job) or not told:
             return None
         newest = scene.seen.attempts(job)[-1]
         progress = await scene.seen.progress(newest)
-        trains = newest != key and progress.last_step_at is not None and progress.last_step_at > looked
+        trains = (newest != key or again) and progress.last_step_at is not None and progress.last_step_at > looked
         if trains and time.monotonic() > began + QUIET_S:
             return True
         if time.monotonic() > began + STOPPED_S:
-            return None if ends[-1][1] in GOES_ON else False
+            return None if not ends or ends[-1][1] in GOES_ON else False
         await asyncio.sleep(0.3)
 
 

@@ -95,6 +95,8 @@ LOG = """\
 [2026-12-01T09:00:15.262] sched/backfill: _start_job: Started JobId=7 in main on n[3-4]
 [2026-12-01T09:00:20.000] requeue job JobId=8 due to failure of node n5
 [2026-12-01T09:00:21.960] debug:  _job_requeue_op: Holding JobId=9, requeue-hold exit
+[2026-12-01T09:00:22.426] _job_complete: JobId=10 WEXITSTATUS 0
+[2026-12-01T09:00:22.426] _job_complete: requeue JobId=10 per user/system request
 [2026-12-01T09:00:28.000] debug2: Processing RPC: REQUEST_UPDATE_NODE from UID=993
 [2026-12-01T09:00:28.001] update_node: node n2 state set to IDLE
 [2026-12-01T09:00:28.873] _slurm_rpc_kill_job: REQUEST_KILL_JOB JobId=7 uid 999
@@ -115,6 +117,7 @@ def test_slurmctlds_log_is_read_as_deeds(monkeypatch: pytest.MonkeyPatch) -> Non
         (What.START, 7, None),
         (What.NODE_FAIL, 8, None),
         (What.NODE_FAIL, 9, None),
+        (What.NODE_FAIL, 10, None),
         (What.RESUME, "n2", ADMIN),
         (What.CANCEL, 7, OWNER),
     ]
@@ -149,13 +152,13 @@ class Records:
             self.step(second, what, node)
         self.add(RowKind.CLOSED, 20, name=f"{RUN}/close/done", outcome="recovered")
         self.deeds = [
-            Deed(at(1), What.START, JOB),
+            Deed(at(1), What.START, JOB, "n[1-2]"),
             Deed(at(9), What.ENDED, JOB),
             Deed(at(11), What.DRAIN, node="n2", uid=0, text=f"relight:{INCIDENT}:XID_48: text"),
             Deed(at(12), What.REQUEUE, JOB, uid=OURS),
             Deed(at(12.8), What.EXCLUDE, JOB, uid=OURS),
             Deed(at(14), What.BEGIN, JOB, uid=OURS),
-            Deed(at(15), What.START, JOB),
+            Deed(at(15), What.START, JOB, "n[3-4]"),
             Deed(at(28), What.CANCEL, JOB, uid=OWNER),
         ]
         self.executions = [
@@ -231,6 +234,8 @@ def test_an_interruption_without_an_incident_is_lost(records: Records) -> None:
     records.deeds = records.deeds[:2]
     assert records.found() == {Kind.LOST}
     records.interrupted = ()
+    assert records.found() == set(), "nobody could have noticed it before the trial was over"
+    records.until = 80
     assert records.found() == {Kind.LOST}
 
 
@@ -289,6 +294,34 @@ def test_a_node_that_slurm_lost_is_an_interruption_that_happened(records: Record
     second = AttemptKey(cluster="lab", job_id=JOB, submit_time=at(12))
     records.add(RowKind.ATTEMPT_SEEN, 16, name="seen again", incident="")
     records.rows[-1] = records.rows[-1].model_copy(update={"attempt": str(second)})
+    records.until = 80
+    assert records.found() == {Kind.LOST}
+
+
+def test_a_node_broken_under_a_run_is_an_interruption_that_happened(records: Records) -> None:
+    """Back before slurmctld missed it, the job only hangs: its requeue is due, and its incident too."""
+    second = AttemptKey(cluster="lab", job_id=JOB, submit_time=at(12))
+    records.add(RowKind.ATTEMPT_SEEN, 16, name="seen again", incident="")
+    records.rows[-1] = records.rows[-1].model_copy(update={"attempt": str(second)})
+    records.deeds += [Deed(at(22), What.REQUEUE, JOB, uid=OURS), Deed(at(23), What.START, JOB, "n[5-6]")]
+    records.step(22, "requeue", run="another")
+    assert Kind.DOUBLED in records.found()
+    records.broken["n3"] = [at(18)]
+    assert records.found() == set()
+    records.until = 80
+    assert records.found() == {Kind.LOST}
+
+
+def test_an_attempt_whose_start_and_end_slurmctld_forgot_is_none(records: Records) -> None:
+    """It is queued as before, and runs again: nothing is left to be recovered; unless the second run breaks too."""
+    records.rows = [row for row in records.rows if row.kind is RowKind.ATTEMPT_SEEN]
+    records.deeds = [*records.deeds[:2], Deed(at(15), What.START, JOB, "n[3-4]")]
+    records.executions, records.broken = records.executions[:1], {}
+    assert records.found() == {Kind.LOST}
+    records.crashes = [at(10)]
+    assert records.found() == set()
+    records.deeds.append(Deed(at(16), What.ENDED, JOB))
+    records.until = 80
     assert records.found() == {Kind.LOST}
 
 
