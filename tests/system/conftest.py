@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from temporalio.client import Client, WorkflowHandle
 from temporalio.contrib.pydantic import pydantic_data_converter
-from temporalio.service import RPCError, RPCStatusCode
 
 from relight.config.settings import Way
 from relight.domain.attempts import AttemptState
@@ -294,21 +293,8 @@ class Lab:
         """The phase that the workflow itself tells; None when it has ended."""
         if not incident.open or incident.plan is None:
             return None
-        told = self.status(incident)
-        return Phase(told["phase"]) if told else None
-
-    def status(self, incident: Incident) -> dict[str, Any] | None:
-        """What the workflow answers to the query `status`; None when it does not answer: ask again."""
-        try:
-            # Asked at the moment a workflow task ends, the server may never pass the question on (seen).
-            told: dict[str, Any] = self.workflow(
-                incident, lambda handle: handle.query("status", rpc_timeout=timedelta(seconds=5))
-            )
-        except RPCError as error:
-            if error.status not in {RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED}:
-                raise
-            return None
-        return told
+        told = self.workflow(incident, lambda handle: handle.query("status"))
+        return Phase(told["phase"])
 
     # --- the end
 

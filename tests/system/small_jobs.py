@@ -71,8 +71,8 @@ class Small(NamedTuple):
         incident = self.lab.view.incidents(self.job)[0]
 
         def told() -> bool:
-            status = self.lab.status(incident)
-            return any(step["name"] == "waiting" and text in step["text"] for step in (status or {}).get("steps", ()))
+            status = self.lab.workflow(incident, lambda handle: handle.query("status"))
+            return any(step["name"] == "waiting" and text in step["text"] for step in status["steps"])
 
         self.lab.until(told, f"the incident of job {self.job} to tell: {text}", about=self.job)
         assert self.lab.view.incidents(self.job)[0].open
