@@ -3,12 +3,18 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from relight.console.errors import NotFoundStop, plainly
 from relight.console.text import clean
+from relight.console.watching import shown, with_watch
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from relight.console.show import Story
 
 F = TypeVar("F", bound=Callable[..., Any])
 _ANY = click.Path(path_type=Path)
@@ -76,25 +82,36 @@ JOB = _Job()
 @click.option("--open", "open_only", is_flag=True, help="Only those that have no outcome yet.")
 @click.option("-n", "--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many at most.")
 @click.option("--job", type=JOB, metavar="ID", help="Only those of this job: 123, 123_4, 123+1.")
+@with_watch
 @plainly
-def incidents(config: Path | None, output: str, *, everything: bool, open_only: bool, limit: int, job: Any) -> None:
+def incidents(
+    config: Path | None, output: str, *, everything: bool, open_only: bool, limit: int, job: Any, watch: bool
+) -> None:
     """List incidents, newest first."""
     from relight.console import incidents as listing
     from relight.console.context import now, opened, run, settings_from
-    from relight.console.output import print_json, screen
+    from relight.console.output import print_json
 
     async def work() -> None:
         settings = settings_from(config)
         async with opened(settings) as ledger:
-            found = await listing.collect(
-                ledger, settings, everything=everything, open_only=open_only, limit=limit, job=job
-            )
+
+            async def collect() -> listing.Found:
+                return await listing.collect(
+                    ledger, settings, everything=everything, open_only=open_only, limit=limit, job=job
+                )
+
+            async def draw(console: "Console") -> None:
+                found = await collect()
+                if found.listed:
+                    listing.print_table(console, found, now())
+                else:
+                    await listing.print_empty(console, ledger, settings, found, now())
+
             if output == "json":
-                print_json([listing.as_json(each) for each in found.listed])
-            elif found.listed:
-                listing.print_table(screen(), found, now())
+                print_json([listing.as_json(each) for each in (await collect()).listed])
             else:
-                await listing.print_empty(screen(), ledger, settings, found, now())
+                await shown(draw, watch=watch)
 
     run(work())
 
@@ -104,8 +121,9 @@ def incidents(config: Path | None, output: str, *, everything: bool, open_only: 
 @with_output
 @click.argument("id_", metavar="ID", shell_complete=_complete)
 @click.option("--script", is_flag=True, help="Print the job's batch script instead, as it was kept.")
+@with_watch
 @plainly
-def show(config: Path | None, output: str, id_: str, *, script: bool) -> None:
+def show(config: Path | None, output: str, id_: str, *, script: bool, watch: bool) -> None:
     """Tell one incident's story.
 
     ID is an incident's id, the beginning of one, or a Slurm job id (its newest incident).
@@ -113,47 +131,60 @@ def show(config: Path | None, output: str, id_: str, *, script: bool) -> None:
     from relight.console import show as story
     from relight.console.context import now, opened, run, settings_from
     from relight.console.lookup import find_incident
-    from relight.console.output import print_json, screen
+    from relight.console.output import print_json
 
     async def work() -> None:
         settings = settings_from(config)
         async with opened(settings) as ledger:
-            told = await story.collect(ledger, settings, await find_incident(ledger, settings, id_))
-        if script and (told.attempt is None or told.attempt.attempt.script is None):
-            raise NotFoundStop(f"no batch script of job {told.incident.attempt.job_id} could be read when it ran")
-        if script and told.attempt and told.attempt.attempt.script is not None:
-            kept, seen = told.attempt.attempt.script, sys.stdout.isatty()
-            click.echo("\n".join(map(clean, kept.splitlines())) if seen else kept, nl=seen)
-        elif output == "json":
-            print_json(story.as_json(told))
-        else:
-            story.tell(screen(), told, now())
+            incident = await find_incident(ledger, settings, id_)
+
+            async def draw(console: "Console") -> None:
+                story.tell(console, await story.collect(ledger, settings, incident), now())
+
+            told = await story.collect(ledger, settings, incident)
+            if script:
+                _print_script(told)
+            elif output == "json":
+                print_json(story.as_json(told))
+            else:
+                await shown(draw, watch=watch)
 
     run(work())
+
+
+def _print_script(told: "Story") -> None:
+    if told.attempt is None or told.attempt.attempt.script is None:
+        raise NotFoundStop(f"no batch script of job {told.incident.attempt.job_id} could be read when it ran")
+    kept, seen = told.attempt.attempt.script, sys.stdout.isatty()
+    click.echo("\n".join(map(clean, kept.splitlines())) if seen else kept, nl=seen)
 
 
 @click.command()
 @with_config
 @with_output
 @click.argument("job", type=JOB, metavar="JOBID")
+@with_watch
 @plainly
-def why(config: Path | None, output: str, job: Any) -> None:
+def why(config: Path | None, output: str, job: Any, *, watch: bool) -> None:
     """Explain what Relight did, or did not do, about a job.
 
     JOBID is a Slurm job id: 123, 123_4 (array task) or 123+1 (component).
     """
     from relight.console import explain
     from relight.console.context import now, opened, run, settings_from
-    from relight.console.output import print_json, screen
+    from relight.console.output import print_json
 
     async def work() -> None:
         settings = settings_from(config)
         async with opened(settings) as ledger:
-            life = await explain.collect(ledger, settings, job)
-        if output == "json":
-            print_json(explain.as_json(life, now()))
-        else:
-            explain.tell(screen(), life, now())
+
+            async def draw(console: "Console") -> None:
+                explain.tell(console, await explain.collect(ledger, settings, job), now())
+
+            if output == "json":
+                print_json(explain.as_json(await explain.collect(ledger, settings, job), now()))
+            else:
+                await shown(draw, watch=watch)
 
     run(work())
 
@@ -181,13 +212,10 @@ def doctor(config: Path | None, output: str) -> None:
         raise click.exceptions.Exit(1)
 
 
-_REFRESH_S = 2.0
-
-
 @click.command()
 @with_config
 @with_output
-@click.option("--watch", is_flag=True, help="Show it again every two seconds, until Ctrl-C.")
+@with_watch
 @plainly
 def status(config: Path | None, output: str, *, watch: bool) -> None:
     """Say who watches, what each detector last saw, and what waits.
@@ -198,26 +226,22 @@ def status(config: Path | None, output: str, *, watch: bool) -> None:
     """
     from relight.console import status as page
     from relight.console.context import now, opened, run
-    from relight.console.output import print_json, screen
-
-    if watch and output == "json":
-        raise click.UsageError("--watch is for people: leave out --output json")
+    from relight.console.output import print_json
 
     async def work() -> bool:
         settings, wrong = page.settings_of(config)
         async with opened(settings) as ledger:
-            if watch:
-                await page.keep_showing(screen(), lambda: page.collect(ledger, settings, now(), wrong), _REFRESH_S)
-            found = await page.collect(ledger, settings, now(), wrong)
-        if output == "json":
-            print_json(page.as_json(found))
-        else:
-            page.tell(screen(), found)
-        return found.well
 
-    try:
-        well = run(work())
-    except KeyboardInterrupt:
-        return
-    if not well:
+            async def draw(console: "Console") -> bool:
+                found = await page.collect(ledger, settings, now(), wrong)
+                page.tell(console, found)
+                return found.well
+
+            if output == "table":
+                return await shown(draw, watch=watch)
+            found = await page.collect(ledger, settings, now(), wrong)
+            print_json(page.as_json(found))
+            return found.well
+
+    if not run(work()):
         raise click.exceptions.Exit(1)

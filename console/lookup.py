@@ -13,7 +13,9 @@ from relight.domain.incidents import Incident
 from relight.domain.ledger import RowKind
 from relight.domain.slurm import JobRecord
 
-_JOB = re.compile(r"(?P<id>[1-9]\d{0,17})(?:_(?P<task>\d{1,9})|\+(?P<offset>\d{1,9}))?")
+_STEP = r"(?:\.(?:\d{1,9}|batch|extern|interactive))?"
+"""A step's id, as srun and sacct print it, means its job."""
+_JOB = re.compile(rf"(?P<id>[1-9]\d{{0,17}})(?:_(?P<task>\d{{1,9}})|\+(?P<offset>\d{{1,9}}))?{_STEP}")
 _INCIDENT = re.compile(r"i[0-9a-f]{0,10}")
 _PAGE = 200
 _RECENT = 1000

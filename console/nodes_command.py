@@ -2,12 +2,16 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from relight.console.cli import with_config, with_output
 from relight.console.errors import Stop, plainly
+from relight.console.watching import shown, with_watch
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 F = TypeVar("F", bound=Callable[..., Any])
 _PATH = click.Path(path_type=Path, dir_okay=False)
@@ -37,33 +41,37 @@ def _complete_nodes(ctx: click.Context, param: click.Parameter, incomplete: str)
 @with_output
 @click.option("--all", "everything", is_flag=True, help="Also those whose care is over.")
 @click.argument("names", metavar="[NODE]...", nargs=-1, shell_complete=_complete_nodes)
+@with_watch
 @plainly
-def nodes(config: Path | None, output: str, names: tuple[str, ...], *, everything: bool) -> None:
+def nodes(config: Path | None, output: str, names: tuple[str, ...], *, everything: bool, watch: bool) -> None:
     """List nodes in quarantine, with their lemon scores; or tell one node's story.
 
     NODE is a name or a hostlist: gpu-[001-004]. One name tells its story, with the ticket; several make a list.
     """
     from relight.console import nodes as page
     from relight.console.context import now, opened, run, settings_from
-    from relight.console.output import print_json, screen
+    from relight.console.output import print_json
 
     wanted = page.expand(names)
 
     async def work() -> None:
         settings = settings_from(config)
         async with opened(settings) as ledger:
-            if len(wanted) == 1:
-                told = await page.story(ledger, settings, wanted[0], now())
-                if output == "json":
-                    print_json(page.story_as_json(told))
+
+            async def draw(console: "Console") -> None:
+                if len(wanted) == 1:
+                    page.tell(console, await page.story(ledger, settings, wanted[0], now()), now())
                 else:
-                    page.tell(screen(), told, now())
-                return
-            found = await page.collect(ledger, settings, wanted, now(), everything=everything)
-        if output == "json":
-            print_json([page.as_json(each) for each in found.listed])
-        else:
-            page.print_table(screen(), found, now())
+                    found = await page.collect(ledger, settings, wanted, now(), everything=everything)
+                    page.print_table(console, found, now())
+
+            if output == "table":
+                await shown(draw, watch=watch)
+            elif len(wanted) == 1:
+                print_json(page.story_as_json(await page.story(ledger, settings, wanted[0], now())))
+            else:
+                listed = await page.collect(ledger, settings, wanted, now(), everything=everything)
+                print_json([page.as_json(each) for each in listed.listed])
 
     run(work())
 

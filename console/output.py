@@ -4,7 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import click
 from rich.console import Console, RenderableType
@@ -48,6 +48,19 @@ def screen() -> Console:
     """The console on standard output. Markup, emoji and highlighting are off: text from logs is shown as it is."""
     wide = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else PIPE_WIDTH
     return Console(file=sys.stdout, width=wide, markup=False, emoji=False, highlight=False, soft_wrap=False)
+
+
+def paper(console: Console, file: IO[str]) -> Console:
+    """A console that writes into `file` what it would print on the other one."""
+    return Console(
+        file=file,
+        width=console.width,
+        force_terminal=console.is_terminal,
+        color_system=console.color_system,  # type: ignore[arg-type]
+        markup=False,
+        emoji=False,
+        highlight=False,
+    )
 
 
 def state_style(state: str) -> str:

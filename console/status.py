@@ -1,13 +1,11 @@
 """`relight status`: who watches, and what is seen. From the ledger alone, so right also while Temporal is down."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
@@ -187,18 +185,6 @@ def as_json(status: Status) -> dict[str, Any]:
 def tell(console: Console, status: Status) -> None:
     """Print it."""
     console.print(picture(status))
-
-
-async def keep_showing(console: Console, look: Callable[[], Awaitable[Status]], every: float) -> NoReturn:
-    """Print it again and again; on a terminal in the same place."""
-    with Live(console=console, auto_refresh=False) as live:
-        while True:
-            status = await look()
-            if console.is_terminal:
-                live.update(picture(status), refresh=True)
-            else:
-                tell(console, status)
-            await asyncio.sleep(every)
 
 
 def picture(status: Status) -> RenderableType:

@@ -58,6 +58,18 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
 }
 
 
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "Look": (
+        *("status", "incidents", "show", "why", "diagnose", "outputs", "checkpoints", "goodput", "scorecard"),
+        *("audit", "catalogue", "console"),
+    ),
+    "Decide": ("approve", "reject", "approvers", "pause", "resume", "breaker"),
+    "Nodes": ("nodes", "release", "keep"),
+    "Set up": ("doctor", "config", "notify", "ledger", "worker", "agent", "agent-token", "relay", "lab"),
+}
+"""Under which heading each stands in the overview."""
+
+
 class _Lazy(click.Group):
     """Knows the commands' names and one-line helps without importing them."""
 
@@ -77,11 +89,21 @@ class _Lazy(click.Group):
             raise TypeError(COMMANDS[cmd_name][0])
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does; it suggests only what it has loaded."""
+        if args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
+            raise click.exceptions.NoSuchCommand(args[0], possibilities=COMMANDS, ctx=ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list under `relight --help`, without importing anything."""
         del ctx
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name][1]) for name in sorted(COMMANDS)])
+        widest = max(map(len, COMMANDS))
+        for title, names in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(widest), COMMANDS[name][1]) for name in names])
 
 
 @click.group(

@@ -250,6 +250,12 @@ def test_a_wait_that_should_have_ended_points_to_the_worker(night: Night, religh
 # --- why ---
 
 
+@pytest.mark.parametrize("step", ["4650.0", "4650.batch", "4650.extern"])
+def test_a_steps_id_means_its_job(bad_night: Night, relight: Relight, step: str):
+    """As srun and sacct print it."""
+    assert relight("why", step).output == relight("why", "4650").output
+
+
 def test_why_tells_the_whole_decision_path(bad_night: Night, relight: Relight):
     """Attempts with last steps, then evidence, cause, plan, mode, deeds, proof, and the sum of it."""
     out = relight("why", "4650").output

@@ -169,9 +169,3 @@ def test_it_fits(written: Callable[..., None], relight: Relight, width: str):
     found = relight("status", env={"COLUMNS": width})
     assert max(map(len, found.output.splitlines())) <= int(width)
     assert "\x1b" not in found.output
-
-
-def test_watching_is_for_people(written: Callable[..., None], relight: Relight):
-    """Programs ask again themselves."""
-    written()
-    assert relight("status", "--watch", "-o", "json").exit_code == 2
