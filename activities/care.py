@@ -73,6 +73,8 @@ class NodeCare:
         if arg.word:
             body["word"] = arg.word.model_dump(mode="json")
         body |= {name: value for name in ("outcome", "ticket", "cls") if (value := getattr(arg, name))}
+        if arg.until:
+            body["until"] = arg.until.isoformat()
         entries = [self._entry(arg.care, f"care-{arg.step}", RowKind.CARE, body)]
         if arg.reversed:
             entries.append(self._reversal(arg))

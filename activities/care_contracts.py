@@ -236,6 +236,8 @@ class RecordInput(Value):
     by: str = ""
     """Who, as far as Slurm says."""
     evidence: tuple[Evidence, ...] = ()
+    until: datetime | None = None
+    """Where people are asked: by when they must have answered."""
 
 
 class HeardInput(Value):

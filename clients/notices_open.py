@@ -57,7 +57,7 @@ class SetChannel:
             ConfigError: its secret cannot be read or cannot be right, or a package is missing.
         """
         at = self._settings
-        secret = at.secret() if self._environment is None else at.secret(self._environment)
+        secret = at.secret(self._environment)
         wire = Wire(at.ca, at.timeout)
         if at.kind is ChannelKind.EMAIL:
             fields = at.model_dump(include={"host", "sender", "to", "port", "user", "tls"})
@@ -76,7 +76,7 @@ class SetChannel:
         if at.kind is ChannelKind.SLACK:
             if not at.channel and not secret.startswith(("https://", "http://")):
                 raise ConfigError("the secret must be an incoming webhook's address, or give channel for a bot's token")
-            return slack.SlackChannel(slack.Target(secret, at.channel, at.root, wire), self._frame)
+            return slack.SlackChannel(slack.Target(secret, at.channel, at.root, wire, at.buttons), self._frame)
         if at.kind is ChannelKind.PAGERDUTY:
             return pagerduty.PagerDutyChannel(pagerduty.Service(secret, at.root, wire), self._frame)
         return webhook.WebhookChannel(webhook.Receiver(at.root, secret, wire), self._frame, self._clock)

@@ -13,6 +13,7 @@ from relight.clients.notices_http import Answer, post
 from relight.domain.base import clip
 from relight.domain.notices import Fact, Severity, at_least
 from relight.domain.notices_channel import Message
+from relight.domain.notices_slack import buttons, escaped, reason_field
 
 # Slack's own limits (docs.slack.dev, Block Kit: blocks and block elements).
 _MOST_BLOCKS = 50
@@ -52,6 +53,8 @@ class Target(NamedTuple):
     channel: str = ""
     root: str = "https://slack.com/api"
     wire: Wire = Wire()
+    buttons: bool = False
+    """Whether people decide there."""
 
 
 class SlackChannel:
@@ -64,9 +67,9 @@ class SlackChannel:
 
     async def send(self, message: Message, *, plain: bool = False) -> Receipt:
         """Post it; in its thread where there is a bot and the thread is known."""
-        body = plainly(message, self._frame) if plain else written(message, self._frame)
-        headers = {"Content-Type": "application/json; charset=utf-8"}
         url, to = self._to.secret, self._to
+        body = plainly(message, self._frame) if plain else written(message, self._frame, decide=to.buttons)
+        headers = {"Content-Type": "application/json; charset=utf-8"}
         if to.channel:
             url = f"{to.root}/chat.postMessage"
             headers["Authorization"] = f"Bearer {to.secret}"
@@ -109,18 +112,19 @@ def _of_bot(answer: Answer, channel: str) -> Receipt:
 # --- Block Kit --------------------------------------------------------------------------------------------------------
 
 
-def escaped(text: str) -> str:
-    """Text for where Slack reads markup."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
 def plainly(message: Message, frame: Frame) -> dict[str, Any]:
     """The message as one line, without blocks."""
     return {"text": clip(escaped(f"[{frame.cluster}] {message.title}"), 500), "mrkdwn": False, **_QUIETLY}
 
 
-def written(message: Message, frame: Frame) -> dict[str, Any]:
-    """The message with its blocks; `text` is what phones show before it is opened."""
+def written(message: Message, frame: Frame, *, decide: bool = False) -> dict[str, Any]:
+    """The message with its blocks; `text` is what phones show before it is opened.
+
+    Args:
+        message: what is told.
+        frame: where it comes from.
+        decide: whether a plan that waits gets the buttons that decide.
+    """
     title = f"[{frame.cluster}] {message.title}"
     blocks: list[dict[str, Any]] = [{"type": "header", "text": _plain(title, _HEADER)}]
     shown: Sequence[Fact] = message.facts[:_SHOWN]
@@ -128,8 +132,15 @@ def written(message: Message, frame: Frame) -> dict[str, Any]:
     if len(message.facts) > len(shown):
         more = f"and {len(message.facts) - len(shown)} more: relight incidents, relight nodes"
         blocks.append({"type": "context", "elements": [_plain(more, _SECTION)]})
-    if buttons := _buttons(message, frame):
-        blocks.append({"type": "actions", "elements": buttons})
+    notice, elements = message.notices[0], []
+    if decide and not message.digest and notice.waits and notice.incident and notice.digest:
+        what = next((fact.text for fact in message.facts if fact.name == "Plan"), message.title)
+        blocks.append(reason_field())
+        elements += buttons(notice.incident, notice.digest, what)
+    if link := "" if message.digest else frame.link(notice.incident):
+        elements.append({"type": "button", "text": _plain("Open", 75), "url": link, "action_id": "relight_open"})
+    if elements:
+        blocks.append({"type": "actions", "elements": elements})
     blocks.append({"type": "context", "elements": [_plain(_below(message), _SECTION)]})
     return {"text": clip(escaped(title), _TEXT), "blocks": blocks[:_MOST_BLOCKS], **_QUIETLY}
 
@@ -142,12 +153,6 @@ def _below(message: Message) -> str:
     notice = message.notices[-1]
     named = f"incident {notice.incident}, " if notice.incident and not message.digest else ""
     return f"{named}{message.severity}, {notice.at:%Y-%m-%d %H:%M:%S} UTC"
-
-
-def _buttons(message: Message, frame: Frame) -> list[dict[str, Any]]:
-    """A link, and nothing that decides: a click proves a Slack account, and no person whom the site has listed."""
-    link = "" if message.digest else frame.link(message.notices[0].incident)
-    return [{"type": "button", "text": _plain("Open", 75), "url": link, "action_id": "relight_open"}] if link else []
 
 
 def _plain(text: str, limit: int) -> dict[str, Any]:

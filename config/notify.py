@@ -1,23 +1,20 @@
 """Where people are told: channels, whom each is for, and the files or variables that hold their secrets."""
 
-import os
 from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from relight.config.addresses import HttpRoot
-from relight.config.console import LOOPBACK
-from relight.config.reading import ConfigError
+from relight.config.notify_slack import SlackAppSettings, is_here
+from relight.config.secret import Variable, read_secret
 from relight.domain.human import Duration
 from relight.domain.notices import Audience, Severity
 from relight.domain.notices_channel import Wishes
 
 MOST_CHANNELS = 20
-SECRET_BYTES = 4096
 USER = "{user}"
 
 
@@ -45,17 +42,10 @@ def _is_an_address(value: str) -> str:
     return value
 
 
-def _names_no_setting(value: str) -> str:
-    if value.upper().startswith("RELIGHT_"):
-        raise ValueError("must not begin with RELIGHT_: those variables are settings")
-    return value
-
-
 MailAddress = Annotated[str, AfterValidator(_is_an_address)]
-Variable = Annotated[str, Field(pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?$"), AfterValidator(_names_no_setting)]
 
 _OF = {
-    ChannelKind.SLACK: {"channel", "url"},
+    ChannelKind.SLACK: {"channel", "url", "buttons"},
     ChannelKind.PAGERDUTY: {"url"},
     ChannelKind.EMAIL: {"to", "sender", "host", "port", "user", "tls"},
     ChannelKind.WEBHOOK: {"url"},
@@ -90,6 +80,8 @@ class ChannelSettings(BaseModel):
     """PEM file of certificates to trust instead of the system's."""
     channel: str = Field(default="", max_length=80)
     """Slack, with a bot's token: the channel's id or name. Empty: the secret is an incoming webhook's address."""
+    buttons: bool = False
+    """Slack: plans that wait can be decided on there, by those whom `notify.slack` lists."""
     to: tuple[MailAddress, ...] = Field(default=(), max_length=50)
     """Mail: who gets it; `{user}@example.org` for each job's own user."""
     sender: str = ""
@@ -114,7 +106,7 @@ class ChannelSettings(BaseModel):
         if self.kind is ChannelKind.WEBHOOK and not self.url:
             raise ValueError("kind webhook needs url")
         host = self.url.partition("://")[2].partition("/")[0]
-        if self.url.startswith("http://") and not (self.insecure or _is_here(host)):
+        if self.url.startswith("http://") and not (self.insecure or is_here(host)):
             raise ValueError("url must be https, or insecure: true on a network of yours")
         return self
 
@@ -125,7 +117,7 @@ class ChannelSettings(BaseModel):
         _is_an_address(self.sender)
         if bool(self.user) != bool(self.secret_file or self.secret_env):
             raise ValueError("user and its password (secret_file or secret_env) belong together")
-        if self.tls is Tls.NONE and not (self.insecure or _is_here(self.host)):
+        if self.tls is Tls.NONE and not (self.insecure or is_here(self.host)):
             raise ValueError("tls: none only to this machine, or with insecure: true on a network of yours")
         if self.each_user and (len(self.to) > 1 or self.about != (Audience.USERS,)):
             raise ValueError(f"to with {USER} is for about: [users] alone: each gets the notices of the own jobs")
@@ -147,32 +139,13 @@ class ChannelSettings(BaseModel):
         """Where the service is, without a slash at the end."""
         return (self.url or ROOTS.get(self.kind, "")).rstrip("/")
 
-    def secret(self, environment: Mapping[str, str] = os.environ) -> str:
+    def secret(self, environment: Mapping[str, str] | None = None) -> str:
         """The secret; empty where none is needed. Blocks.
 
         Raises:
             ConfigError: it cannot be read, is empty, or is no single line of text.
         """
-        if self.secret_env:
-            found = environment.get(self.secret_env, "").strip()
-            where = f"variable {self.secret_env}"
-        elif self.secret_file:
-            path = Path(self.secret_file).expanduser()
-            where = f"secret_file {path}"
-            try:
-                with path.open("rb") as file:
-                    found = file.read(SECRET_BYTES).decode().strip()
-            except (OSError, UnicodeDecodeError) as error:
-                raise ConfigError(f"{where}: {getattr(error, 'strerror', None) or 'is not text'}") from None
-        else:
-            return ""
-        if not found or not found.isprintable():
-            raise ConfigError(f"{where}: {'is no single line of text' if found else 'is empty or not set'}")
-        return found
-
-
-def _is_here(host: str) -> bool:
-    return host in LOOPBACK or host.rpartition(":")[0].strip("[]") in LOOPBACK
+        return read_secret(self.secret_file, self.secret_env, environment)
 
 
 class NotifySettings(BaseModel):
@@ -183,3 +156,11 @@ class NotifySettings(BaseModel):
     channels: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")], ChannelSettings] = Field(
         default={}, max_length=MOST_CHANNELS
     )
+    slack: SlackAppSettings = SlackAppSettings()
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        buttons = [name for name, channel in self.channels.items() if channel.buttons]
+        if buttons and not self.slack.people:
+            raise ValueError(f"channels.{buttons[0]}.buttons needs slack: signing_secret_file and people")
+        return self

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.text import Text
 
+from relight.clients import notices_standing
 from relight.config.notify import ChannelKind
 from relight.config.reading import ConfigError
 from relight.console.doctor_checks import Check, fail, ok, warn
@@ -14,7 +15,7 @@ from relight.console.errors import NotFoundStop, Stop
 from relight.console.output import words
 from relight.console.text import ago, count, local
 from relight.domain.notices import Audience, Fact, Notice, Severity
-from relight.domain.notices_channel import Message, cursor_name
+from relight.domain.notices_channel import Message
 from relight.domain.notices_channel import Standing as ChannelStanding
 
 if TYPE_CHECKING:
@@ -27,11 +28,7 @@ _NAME = "notices"
 
 async def standings(ledger: "Ledger", settings: "Settings") -> dict[str, ChannelStanding | None]:
     """Where each channel of the settings stands; None: nothing has followed the ledger for it yet."""
-    found: dict[str, ChannelStanding | None] = {}
-    for name in settings.notify.channels:
-        known = await ledger.cursor(cursor_name(settings.cluster, name))
-        found[name] = ChannelStanding.model_validate(known) if known is not None else None
-    return found
+    return await notices_standing.standings(ledger, settings.cluster, settings.notify.channels)
 
 
 def as_json(channels: dict[str, ChannelStanding | None]) -> dict[str, Any]:
@@ -39,7 +36,7 @@ def as_json(channels: dict[str, ChannelStanding | None]) -> dict[str, Any]:
     return {
         name: {
             "messages": each.messages,
-            "pending": len(each.pending),
+            "pending": each.undelivered,
             "given_up": each.refused,
             "last": each.last.isoformat() if each.last else None,
             "failing_since": each.failing.isoformat() if each.failing else None,

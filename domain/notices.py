@@ -320,10 +320,19 @@ def _care(row: Row, incident: Incident | None) -> Notice | None:
         severity=severity,
         about=(Audience.OPERATORS, Audience.APPROVERS) if asks else (Audience.OPERATORS,),
         waits=asks,
+        until=_time(row.body.get("until")) if asks else None,
         settles=not asks,
         ends=step == "closed",
         seldom="" if asks or step == "closed" else f"{row.incident}/{step}",
     )
+
+
+def _time(text: object) -> datetime | None:
+    try:
+        at = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return at if at.tzinfo else None
 
 
 # --- Relight itself -------------------------------------------------------------------------------------------------

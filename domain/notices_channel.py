@@ -116,6 +116,11 @@ class Standing(Value):
     refused: int = 0
     """Messages that the channel takes in no form, and that were given up."""
 
+    @property
+    def undelivered(self) -> int:
+        """Notices that wait; beyond `MOST_PENDING` they wait in the ledger, uncounted."""
+        return len(self.pending)
+
 
 def cursor_name(cluster: str, channel: str) -> str:
     """Under which the ledger keeps a channel's standing."""

@@ -357,7 +357,8 @@ class CareForNode:
         self._go(CarePhase.WAITING)
         request = self._request(right, why)
         self._asking = Asking(request, late=self._late, record=self._heard, show=self._show)
-        await self._tell("asked", f"{request.what}: {request.needed} must approve until {request.until:%H:%M:%S} UTC")
+        asks = f"{request.what}: {request.needed} must approve until {request.until:%H:%M:%S} UTC"
+        await self._tell("asked", asks, until=request.until)
         if right is Right.RETURN:
             # Who has just said that it is repaired has said that it may return.
             for signed in self._state.signed:
@@ -641,10 +642,11 @@ class CareForNode:
             word=word,
         )
 
-    async def _tell(self, step: str, text: str) -> None:
+    async def _tell(self, step: str, text: str, until: datetime | None = None) -> None:
         """A step that the ledger keeps."""
         self._step(step, text)
-        await do(k.RECORD_CARE, self._record(step, text), f"record: {step}")
+        record = self._record(step, text).model_copy(update={"until": until})
+        await do(k.RECORD_CARE, record, f"record: {step}")
 
     def _step(self, name: str, text: str) -> None:
         step = StepTime(name=name, at=workflow.now(), text=clip(text, 300))

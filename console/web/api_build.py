@@ -16,7 +16,7 @@ from relight.clients.console_tokens import Tokens
 from relight.config.settings import Settings
 from relight.console import context
 from relight.console.errors import Stop
-from relight.console.web import api, api_problems, sign_in
+from relight.console.web import api, api_problems, sign_in, slack
 from relight.console.web.decisions import Decisions
 from relight.console.web.decisions_judge import Judge
 from relight.console.web.desk import Desk
@@ -101,9 +101,11 @@ def build(
         separate_input_output_schemas=False,
     )
     app.state.desk = desk
+    app.state.clicks = slack.Clicks(settings.notify.slack)
     api_problems.install(app)
     app.include_router(api.routes)
     app.include_router(sign_in.routes)
+    app.include_router(slack.routes)
     app.add_api_route("/healthz", _healthy, include_in_schema=False)
     app.add_middleware(Gate, settings=console, door=lambda: desk.door)
     return app

@@ -26,8 +26,8 @@ MOST_BODY = 64 << 10
 API = "/api/"
 OWN_WORDS = frozenset({"/sign-in", "/sign-out"})
 """Forms, which check for themselves that they are ours."""
-OPEN = ("/sign-in", "/healthz", "/static/", "/_nicegui/")
-"""Before signing in: the sign-in itself, and code and styles, which are the same for everybody."""
+OPEN = ("/sign-in", "/healthz", "/static/", "/_nicegui/", "/slack/interactions")
+"""Before signing in: the sign-in itself, code and styles, which are the same for everybody, and what Slack signs."""
 _WEBSOCKET_PATH = "/_nicegui_ws/"
 _PAGES_CSP = (
     # NiceGUI compiles its components in the browser, and writes its start-up into the page.
@@ -132,7 +132,7 @@ class Gate:
         return answer
 
     def _with_headers(self, scope: Scope, path: str, send: Send) -> Send:
-        plain = path.startswith((API, "/sign-in", "/healthz"))
+        plain = path.startswith((API, "/sign-in", "/healthz", "/slack/"))
         cached = path.startswith(("/static/", "/_nicegui/"))
 
         async def told(message: Message) -> None:

@@ -28,11 +28,11 @@ from relight.clients.notices import (
     NoticeRefusedError,
 )
 from relight.clients.notices_open import SetChannel
-from relight.clients.notices_slack import escaped
 from relight.clients.notices_webhook import signature
 from relight.config.notify import ChannelSettings
 from relight.domain.notices import Audience, Fact, Notice, Severity
 from relight.domain.notices_channel import Message
+from relight.domain.notices_slack import escaped
 
 NOW = datetime(2026, 11, 30, 9, 0, tzinfo=UTC)
 FRAME = Frame("main", "https://relight.example.org")
@@ -124,6 +124,20 @@ async def test_a_bot_posts_blocks_and_goes_on_in_the_thread(service):
     assert first["channel"] == "C1"
     assert "thread_ts" not in first
     assert (second["thread_ts"], second["reply_broadcast"]) == ("1764493200.000100", True)
+
+
+async def test_only_a_plan_that_waits_gets_buttons_and_only_where_the_site_wants_them(service):
+    """Each names the incident and the whole digest, and asks again; beside the link."""
+    waits = {"waits": True, "digest": "d" * 64}
+    for settings, fields in (({}, waits), ({"buttons": True}, {}), ({"buttons": True}, waits)):
+        await bot(service, **settings).send(message(**fields))
+    actions = [[each for each in sent["blocks"] if each["type"] == "actions"] for sent in service.sent]
+    names = [[button["action_id"] for block in blocks for button in block["elements"]] for blocks in actions]
+    assert names == [["relight_open"], ["relight_open"], ["relight_approve", "relight_reject", "relight_open"]]
+    approve, reject, _ = actions[2][0]["elements"]
+    assert approve["value"] == reject["value"] == f"i0123456789 {'d' * 64}"
+    assert approve["confirm"]["text"]["text"] == "requeue job 7 (plan dddddddd)"
+    assert [block["type"] for block in service.sent[2]["blocks"]][-3:] == ["input", "actions", "context"]
 
 
 async def test_nothing_from_logs_is_markup_in_slack(service):

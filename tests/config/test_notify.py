@@ -3,10 +3,11 @@
 import pytest
 from pydantic import ValidationError
 
-from relight.config.notify import ChannelSettings
+from relight.config.notify import ChannelSettings, NotifySettings
 from relight.config.reading import ConfigError
 from relight.config.settings import load
 from relight.domain.notices import Severity
+from relight.domain.rights import Right
 
 SLACK = {"kind": "slack", "secret_file": "/etc/relight/slack"}
 MAIL = {"kind": "email", "host": "mail.example.org", "sender": "relight@example.org", "to": ["ops@example.org"]}
@@ -18,7 +19,7 @@ HOOK = {"kind": "webhook", "secret_env": "HOOK_KEY", "url": "https://ops.example
     [
         ({"kind": "slack"}, "kind slack needs secret_file or secret_env"),
         ({**SLACK, "secret_env": "X"}, "give one of them"),
-        ({**SLACK, "host": "x"}, "host is not for kind slack; it takes channel, url"),
+        ({**SLACK, "host": "x"}, "host is not for kind slack; it takes buttons, channel, url"),
         ({**SLACK, "secret_file": "", "secret_env": "RELIGHT_X"}, "must not begin with RELIGHT_"),
         ({**SLACK, "about": []}, "at least 1 item"),
         ({**HOOK, "url": ""}, "kind webhook needs url"),
@@ -36,6 +37,38 @@ def test_what_does_not_fit_is_refused_with_what_is_accepted(fields, says):
     with pytest.raises(ValidationError) as refused:
         ChannelSettings(**fields)
     assert says in str(refused.value)
+
+
+APP = {"signing_secret_file": "/etc/relight/signing", "people": {"U012ABC": "ada"}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"slack": {"people": {"U012ABC": "ada"}}}, "people and signing_secret_file"),
+        ({"slack": {**APP, "people": {}}}, "people and signing_secret_file"),
+        ({"slack": {**APP, "signing_secret_env": "X"}}, "give one of them"),
+        ({"slack": {**APP, "people": {"ada": "ada"}}}, "should match pattern"),
+        ({"slack": {**APP, "people": {"U012ABC": "ada lovelace"}}}, "should match pattern"),
+        ({"slack": {**APP, "may": ["everything"]}}, "'restart', 'stop'"),
+        ({"slack": {**APP, "hooks": "http://hooks.example.org"}}, "must be https"),
+        ({"channels": {"ops": {**SLACK, "buttons": True}}}, "channels.ops.buttons needs slack: signing_secret_file"),
+        ({"channels": {"ops": {**HOOK, "buttons": True}}}, "buttons is not for kind webhook"),
+    ],
+)
+def test_who_may_click_is_written_whole_or_not_at_all(fields, says):
+    """An account is named by its id, which nobody chooses; a person by the name on the cluster."""
+    with pytest.raises(ValidationError) as refused:
+        NotifySettings(**fields)
+    assert says in str(refused.value)
+
+
+def test_a_click_is_trusted_with_restarts_alone_where_nothing_else_is_said():
+    """A person in short is an approver; a role can be given."""
+    people = {"U012ABC": "ada", "W1XYZ": {"name": "bob", "role": "operator"}}
+    app = NotifySettings(slack={**APP, "people": people}, channels={"ops": {**SLACK, "buttons": True}}).slack
+    assert (app.may, app.hooks) == ((Right.RESTART,), "https://hooks.slack.com")
+    assert [(each.name, each.role) for each in app.people.values()] == [("ada", "approver"), ("bob", "operator")]
 
 
 def test_a_pager_hears_of_what_matters():

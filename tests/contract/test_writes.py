@@ -363,3 +363,37 @@ async def test_an_operator_may_not_write_admin_comments(site: Any, slurm: Slurm)
     assert done.returncode != 0
     assert "permission denied" in (done.stderr + done.stdout)
     await slurm.requeue(job.job_id)
+
+
+@pytest.fixture
+def admin_level(cluster: Cluster, slurm: Slurm) -> Any:
+    """The service's user with Slurm's Admin level, which an administrator takes away afterwards."""
+
+    def level(name: str) -> None:
+        cluster.run("sacctmgr", "--immediate", "modify", "user", USERS.service, "set", f"adminlevel={name}")
+
+    level("Admin")
+    yield
+    level("Operator")
+
+
+async def test_an_admin_may_write_admin_comments(site: Any, slurm: Slurm, admin_level: None) -> None:
+    """The least right that does, and only until the job has ended. Whoever writes last replaces what stood there."""
+    job = await site.running()
+
+    def write(text: str) -> Any:
+        change = ("scontrol", "update", f"JobId={job.job_id}", f"AdminComment={text}")
+        return site.cluster.run(*change, user=USERS.service, check=False)
+
+    async def allowed() -> bool:  # slurmdbd tells slurmctld in its own time
+        return write("JS1:H4sIAAAA").returncode == 0
+
+    await site.until(allowed)
+    assert write('{"relight": "job 7: recovered"}').returncode == 0
+    shown = site.cluster.run("scontrol", "show", "job", str(job.job_id)).stdout
+    assert '{"relight": "job 7: recovered"}' in shown
+    assert "JS1:" not in shown
+    await slurm.cancel(job.job_id)
+    await site.reached(job.job_id, JobState.CANCELLED)
+    late = write("x")
+    assert (late.returncode, "already finished" in late.stderr + late.stdout) == (1, True), late

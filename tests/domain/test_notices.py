@@ -1,6 +1,6 @@
 """What people are told of each row: who hears it, what it says, and what it leaves out."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
@@ -123,6 +123,12 @@ def test_operators_hear_of_a_quarantines_turns_and_approvers_of_its_questions(ro
         assert notice is None
         return
     assert (notice.topic, notice.waits, notice.severity, notice.node) == ("c0", waits, severity, "n1")
+    until = datetime(2026, 11, 30, 9, 30, tzinfo=UTC)
+    dated = [
+        notice_of(row(RowKind.CARE, {**body, "until": each}, node="n1", incident="c0"), None).until
+        for each in (until.isoformat(), "soon", "2026-11-30T09:30:00")
+    ]
+    assert dated == ([until, None, None] if waits else [None] * 3)
     assert set(notice.about) == ({OPERATORS, APPROVERS} if waits else {OPERATORS})
     assert notice.owner == ""
 

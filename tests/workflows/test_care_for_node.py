@@ -316,6 +316,7 @@ async def test_people_approve_a_return(node):
     await node.until(CarePhase.WAITING)
     asked = (await node.handle.query("approval", result_type=Approval)).request
     assert (asked.subject, asked.rights) == ("node/n2", (Right.RETURN,))
+    assert [arg.until for arg in node.script.args(k.RECORD_CARE) if arg.step.endswith("-asked")] == [asked.until]
     signed = signed_by("ada", asked, at=datetime.now(UTC))
     answer = await node.handle.execute_update("decide", signed.model_dump(mode="json"), result_type=str)
     assert answer == "counted: approved"
