@@ -16,6 +16,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Engine,
+    Pool,
     RowMapping,
     Select,
     StaticPool,
@@ -66,6 +67,8 @@ class SqlLedger:
         self._read_turn = self._write_turn if single else nullcontext()
         # Not `asyncio.to_thread`: a database that stands still would take its few threads from everything else.
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="ledger")
+        self._left: Pool | None = None
+        """The pool that was given up by `close`."""
         self._running: dict[str, AttemptState] = {}
         """The running attempts as last read, by their text in the database."""
 
@@ -96,7 +99,8 @@ class SqlLedger:
         return cls(engine, key, clock=clock)
 
     def close(self) -> None:
-        """Give the connections and the threads back."""
+        """Give the connections and the threads back; what is under way gives its own back when it is done."""
+        self._left = self._engine.pool
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._engine.dispose()
 
@@ -245,7 +249,16 @@ class SqlLedger:
 
     async def _run(self, call: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """Call in a thread of ours, with the database's errors turned into ours."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, _told, partial(call, *args, **kwargs))
+        work = partial(call, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._called, work)
+
+    def _called(self, call: Callable[[], _R]) -> _R:
+        try:
+            with db.told():
+                return call()
+        finally:
+            if self._left is not None:
+                self._left.dispose()
 
     def _commit(self, change: Change) -> int:
         work = Work(change)
@@ -320,11 +333,6 @@ def _last_before(at: datetime, kind: RowKind | None) -> ColumnElement[int]:
     if kind is not None:
         query = query.where(table.c.kind == kind.value)
     return func.coalesce(query.scalar_subquery(), 0)
-
-
-def _told(call: Callable[[], _R]) -> _R:
-    with db.told():
-        return call()
 
 
 def _key(engine: Engine, path: Path) -> bytes:

@@ -261,6 +261,20 @@ async def test_the_event_loop_stays_free_while_another_writes(ledger: SqlLedger,
     assert await pending == 1
 
 
+async def test_what_is_under_way_at_the_end_is_done_and_leaves_no_connection(ledger: SqlLedger, tmp_path: Path):
+    """It waits for another program's transaction when the ledger is closed."""
+    with closing(sqlite3.connect(tmp_path / "db/ledger.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        pending = asyncio.ensure_future(ledger.commit(Change(entries=(entry("a"),))))
+        pool = ledger._engine.pool
+        while not pool.checkedout():  # noqa: ASYNC110 - a thread takes it
+            await asyncio.sleep(0.01)
+        ledger.close()
+        other.execute("ROLLBACK")
+        assert await pending == 1
+    assert (pool.checkedout(), pool.checkedin()) == (0, 0)
+
+
 async def test_reopening_goes_on_with_the_same_chain(tmp_path: Path):
     """A second opening finds schema and key, and continues."""
     where = (f"sqlite:///{tmp_path}/l.db", tmp_path / "key")
