@@ -88,6 +88,8 @@ class _Run(NamedTuple):
     start: datetime
     deeds: tuple[Deed, ...]
     nodes: tuple[str, ...]
+    until: datetime
+    """The next start, or the trial's end."""
 
     def broke(self, truth: Truth, until: datetime) -> bool:
         """Whether it ended badly by then by Slurm's record, before anybody ended it and slurmctld remembers that.
@@ -95,7 +97,7 @@ class _Run(NamedTuple):
         Or a node was broken under it: one that is back before slurmctld has missed it leaves a job that only hangs.
         """
         ends = [deed for deed in self.deeds if deed.what in _ENDS and deed.at <= until]
-        over = min([until, *(deed.at for deed in ends)])
+        over = min([until, self.until, *(deed.at for deed in ends)])
         if any(self.start <= at <= over for node in self.nodes for at in truth.broken.get(node, ())):
             return True
         known = [deed for deed in ends if not _forgotten(deed.at, truth.crashes)]
@@ -159,6 +161,8 @@ class _Ledger:
         self.attempts: defaultdict[int, list[AttemptKey]] = defaultdict(list)
         self.opened: dict[str, tuple[AttemptKey, datetime]] = {}
         """By incident, what it is about and since when."""
+        self.went_on: dict[str, AttemptKey] = {}
+        """By incident, the attempt that it has seen running next."""
         self.outcomes: dict[str, Outcome] = {}
         self.intents: list[Row] = []
         self.effects: set[str] = set()
@@ -174,6 +178,8 @@ class _Ledger:
             self.opened[row.incident] = (key, row.at)
         elif row.kind is RowKind.CLOSED:
             self.outcomes[row.incident] = Outcome(row.body["outcome"])
+        elif row.kind is RowKind.VERIFIED and "attempt" in row.body:
+            self.went_on[row.incident] = AttemptKey.parse(row.body["attempt"])
         elif row.kind is RowKind.INTENT:
             self.intents.append(row)
         elif row.kind is RowKind.EFFECT:
@@ -186,10 +192,17 @@ class _Ledger:
         return newest if newest and (after is None or newest.submit_time > after - SECOND) else None
 
     def ends(self, key: AttemptKey) -> list[Outcome]:
-        """How the attempt's incidents ended, but for those that had nothing to do."""
+        """How the attempt's incidents ended, but for those that had nothing to do.
+
+        An incident before it that ended because this attempt did not get on has told of it too.
+        """
         nothing = {Outcome.NOT_CONFIRMED, Outcome.SUPERSEDED}
         ends = [self.outcomes.get(incident) for incident, (about, _) in self.opened.items() if about == key]
-        return [end for end in ends if end is not None and end not in nothing]
+        stuck = {i for i, after in self.went_on.items() if after == key} & {
+            i for i, end in self.outcomes.items() if end is Outcome.RESTARTED_NO_PROGRESS
+        }
+        told = [end for end in ends if end is not None and end not in nothing]
+        return [*told, *(self.outcomes[i] for i in stuck)]
 
     def intended(self, deed: Deed) -> list[Row]:
         """The intents that a deed can be due to."""
@@ -206,7 +219,11 @@ class _Ledger:
 def _runs(case: Case, deeds: Iterable[Deed]) -> list[_Run]:
     mine = [deed for deed in deeds if deed.job == case.job and deed.at <= case.until]
     starts = [number for number, deed in enumerate(mine) if deed.what is What.START]
-    return [_Run(mine[a].at, tuple(mine[a:b]), expand_hosts(mine[a].node)) for a, b in pairwise([*starts, len(mine)])]
+    ends = [*(mine[number].at for number in starts[1:]), case.until]
+    return [
+        _Run(mine[a].at, tuple(mine[a:b]), expand_hosts(mine[a].node), end)
+        for (a, b), end in zip(pairwise([*starts, len(mine)]), ends, strict=True)
+    ]
 
 
 def _interrupted(case: Case, runs: Sequence[_Run], ledger: _Ledger, truth: Truth) -> Iterator[_Interrupted]:

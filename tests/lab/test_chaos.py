@@ -306,10 +306,18 @@ def test_a_node_broken_under_a_run_is_an_interruption_that_happened(records: Rec
     records.deeds += [Deed(at(22), What.REQUEUE, JOB, uid=OURS), Deed(at(23), What.START, JOB, "n[5-6]")]
     records.step(22, "requeue", run="another")
     assert Kind.DOUBLED in records.found()
+    records.broken["n3"] = [at(24)]
+    assert Kind.DOUBLED in records.found(), "it runs on other nodes by then"
     records.broken["n3"] = [at(18)]
     assert records.found() == set()
     records.until = 80
     assert records.found() == {Kind.LOST}
+    records.add(RowKind.VERIFIED, 16, name=f"{RUN}/verified-running", attempt=str(second))
+    assert records.found() == {Kind.LOST}, "the incident before says that it recovered"
+    closed = next(row for row in records.rows if row.kind is RowKind.CLOSED)
+    records.without(RowKind.CLOSED)
+    records.rows.append(closed.model_copy(update={"body": {"outcome": "restarted_no_progress"}}))
+    assert records.found() == set(), "it says that the attempt did not get on"
 
 
 def test_an_attempt_whose_start_and_end_slurmctld_forgot_is_none(records: Records) -> None:
